@@ -7,6 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from sklearn.metrics import pairwise, roc_curve
 
+from tests.metrics.test_retrieval import brute_force, one_by_one
 from tff_fedss import metrics, tasks
 from tff_fedss.datasets.federated.clients import InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
@@ -41,33 +42,11 @@ def weights():
     return tff.learning.models.ModelWeights([np.eye(16), np.zeros([2, 16])], [])
 
 
-def slow_map_at_10(features, labels):
-    """Eq. 9, query by query."""
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    scores = []
-    for q in range(len(labels)):
-        order = np.argsort(np.linalg.norm(unit - unit[q], axis=1), kind="stable")
-        found = labels[order[order != q][:10]] == labels[q]
-        scores.append(sum(found[: i + 1].mean() for i in range(10) if found[i]) / 10)
-    return np.mean(scores)
-
-
-def slow_r_precision(features, labels):
-    """Musgrave et al., section 3, query by query."""
-    unit = features / np.linalg.norm(features, axis=1, keepdims=True)
-    scores = []
-    for q in range(len(labels)):
-        order = np.argsort(np.linalg.norm(unit - unit[q], axis=1), kind="stable")
-        if r := np.sum(labels == labels[q]) - 1:
-            scores.append(np.mean(labels[order[order != q][:r]] == labels[q]))
-    return np.mean(scores)
-
-
 def test_evaluation_is_of_the_features():
     images = np.random.default_rng(0).integers(0, 256, [len(LABELS), 4, 4, 1], np.uint8)
     task = tasks.Retrieval(unseen_dataset(images), flatten)
     features = images.reshape(-1, 16).astype(float)
-    expected = slow_map_at_10(features, LABELS)
+    expected, _ = brute_force(features, LABELS, 10)
     assert 0 < expected < 1
     cosines = pairwise.cosine_similarity(features)
     pairs = metrics.draw_pairs(LABELS, 100_000, seed=0)
@@ -75,7 +54,7 @@ def test_evaluation_is_of_the_features():
     far, tar, _ = roc_curve(pairs.is_same, scores, drop_intermediate=False)
     assert task.evaluate(weights()) == collections.OrderedDict(
         map_at_10=pytest.approx(expected),
-        r_precision=pytest.approx(slow_r_precision(features, LABELS)),
+        r_precision=pytest.approx(one_by_one(features, LABELS)[0]),
         tar_at_far=pytest.approx(tar[far <= 1e-3].max()),
         mean_cosine=pytest.approx(cosines[~np.eye(len(LABELS), dtype=bool)].mean()),
     )
@@ -95,7 +74,7 @@ def test_chance_is_what_random_features_get():
         unseen_dataset(np.zeros([len(LABELS), 4, 4, 1], np.uint8)), flatten
     )
     trials = [
-        slow_map_at_10(rng.normal(size=[len(LABELS), 8]), LABELS) for _ in range(300)
+        metrics.map_at_r(rng.normal(size=[len(LABELS), 8]), LABELS) for _ in range(300)
     ]
     error = np.std(trials) / np.sqrt(len(trials))
     assert abs(task.chance - np.mean(trials)) < 4 * error
@@ -138,7 +117,7 @@ def test_classification_measures_unseen_classes_as_retrieval_does():
     ]
     both = dataclasses.replace(seen, unseen=dataset.test)
     measured = tasks.Classification(both, flatten).evaluate(model)
-    expected = slow_map_at_10(images.reshape(-1, 16).astype(float), LABELS)
+    expected, _ = brute_force(images.reshape(-1, 16), LABELS, 10)
     assert measured["unseen_map_at_10"] == pytest.approx(expected, abs=1e-9)
 
 

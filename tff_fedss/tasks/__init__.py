@@ -20,9 +20,9 @@ from tff_fedss.tasks.federated import (
     UNSEEN_METRIC,
     Classification,
     FederatedTask,
+    PooledImages,
     Retrieval,
 )
 from tff_fedss.tasks.identities import IdentityVerification
 from tff_fedss.tasks.language_model import LanguageModel
-from tff_fedss.tasks.sampled_softmax import PooledImages, SampledSoftmaxTask
-from tff_fedss.tasks.task import Task
+from tff_fedss.tasks.task import SampledSoftmaxTask, Task

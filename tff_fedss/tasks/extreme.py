@@ -7,17 +7,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
+from scipy import sparse
 
 from tff_fedss import metrics, models, seeds
 from tff_fedss.datasets.central.extreme import ExtremeDataset, SparseRows
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.tasks import sampled_softmax
+from tff_fedss.tasks.task import SampledSoftmaxTask, load_weights
 
 _EVALUATION_ROWS = 256
 _RANKS = (1, 3, 5)
 
 
-class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
+class ExtremeClassification(SampledSoftmaxTask):
     """A model v -> d -> n, measured by precision@1, 3 and 5 on the test rows.
 
     A row has several labels. Each time it is trained on, one of them is drawn as its
@@ -58,6 +59,13 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
         if not len(self._train_rows) or not len(self._test_rows):
             part = "test" if len(self._train_rows) else "training"
             raise InvalidInputError(f"no {part} row has a label")
+        self._train, self._test = (
+            sparse.csr_matrix(
+                (part.values, part.feature_ids, part.feature_ends),
+                (len(part), data.num_features),
+            )
+            for part in (data.train, data.test)
+        )
         self._batch_size = batch_size
         self._seed = seed
         self._mask_positives = mask_positives
@@ -97,7 +105,7 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
             targets = train.label_ids[generator.integers(starts, ends)]
             for i in range(position, per_epoch):
                 part = slice(i * self._batch_size, (i + 1) * self._batch_size)
-                batch = _inputs(train, rows[part]), targets[part]
+                batch = _inputs(self._train, rows[part]), targets[part]
                 if self._mask_positives:
                     batch = *batch, _other_labels(train, rows[part], targets[part])
                 yield batch
@@ -122,12 +130,12 @@ class ExtremeClassification(sampled_softmax.SampledSoftmaxTask):
             precision_at_1, precision_at_3 and precision_at_5.
         """
         encoder, best = self._evaluation
-        classifier = tf.constant(sampled_softmax.load_weights(encoder, weights))
+        classifier = tf.constant(load_weights(encoder, weights))
         test = self.dataset.test
         ranked, labels = [], []
         for start in range(0, len(self._test_rows), _EVALUATION_ROWS):
             rows = self._test_rows[start : start + _EVALUATION_ROWS]
-            ranked.append(best(_inputs(test, rows), classifier).numpy())
+            ranked.append(best(_inputs(self._test, rows), classifier).numpy())
             labels += [test.labels(row) for row in rows]
         ranked = np.concatenate(ranked)
         return {
@@ -150,17 +158,13 @@ def _other_labels(
     return out
 
 
-def _inputs(data: SparseRows, rows: np.ndarray) -> dict[str, np.ndarray]:
+def _inputs(features: sparse.csr_matrix, rows: np.ndarray) -> dict[str, np.ndarray]:
     """Returns the features of rows as inputs of a `SparseEncoder`."""
-    starts, ends = data.feature_ends[rows], data.feature_ends[rows + 1]
-    lengths = ends - starts
-    row_of = np.repeat(np.arange(len(rows)), lengths)
-    # 0, 1, 2, ... within each row.
-    within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    places = np.repeat(starts, lengths) + within
+    part = features[rows]
+    row_of = np.repeat(np.arange(len(rows), dtype=np.int32), np.diff(part.indptr))
     return {
-        "ids": data.feature_ids[places],
-        "values": data.values[places],
-        "rows": row_of.astype(np.int32),
+        "ids": part.indices,
+        "values": part.data,
+        "rows": row_of,
         "num_rows": np.int32(len(rows)),
     }

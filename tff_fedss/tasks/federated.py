@@ -3,7 +3,7 @@
 import abc
 import collections
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from tff_fedss import errors, metrics, models
 from tff_fedss.datasets.federated.dataset import FederatedDataset
-from tff_fedss.tasks.task import Task
+from tff_fedss.tasks.task import SampledSoftmaxTask, Task
 
 # The column of the metric on images of classes that no client has.
 UNSEEN_METRIC = "unseen_map_at_10"
@@ -117,31 +117,26 @@ class FederatedTask(Task):
         )
 
     @functools.cached_property
-    def _model(self) -> tuple[tf.keras.Model, list[tf.Variable]]:
+    def _phi(self) -> tuple[list[tf.Variable], Callable[[tf.Tensor], tf.Tensor]]:
         model = self.feature_extractor_fn()
-        # Listed now: after TFF has built another model in a graph, Keras may refuse to
-        # list the variables of this one.
-        return model, model.trainable_variables
-
-    @functools.cached_property
-    def _extract(self) -> Callable[[tf.Tensor], tf.Tensor]:
-        model, _ = self._model
 
         @tf.function(reduce_retracing=True)
         def extract(images):
             return model(tf.cast(images, tf.float32), training=False)
 
-        return extract
+        # Listed now: after TFF has built another model in a graph, Keras may refuse to
+        # list the variables of this one.
+        return model.trainable_variables, extract
 
     def _features(
         self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
     ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
         """Yields features float32[batch, d] and labels int32[batch] of examples."""
         *phi, _ = weights.trainable
-        _, variables = self._model
+        variables, extract = self._phi
         models.assign(variables, phi)
         for batch in data.batch(_EVALUATION_BATCH).prefetch(tf.data.AUTOTUNE):
-            yield self._extract(batch["image"]), batch["label"]
+            yield extract(batch["image"]), batch["label"]
 
     def _all_features(
         self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
@@ -269,6 +264,47 @@ class Retrieval(FederatedTask):
             )
         measured["mean_cosine"] = cosine.value
         return measured
+
+
+class PooledImages(SampledSoftmaxTask):
+    """A classification task on the pooled images of all clients, measured by top-1."""
+
+    metric = Classification.metric
+    metric_title = Classification.metric_title
+
+    def __init__(
+        self,
+        task: Classification,
+        pooled_batches: Callable[[int], Iterable[Any]],
+        *,
+        logit_scale: float,
+    ):
+        """Takes test images and phi from a task.
+
+        Args:
+            task: The task.
+            pooled_batches: Maps the number of batches used before to the following
+                `{"image", "label"}` batches of all clients' images, see
+                `training.pooled_batches`.
+            logit_scale: tau.
+        """
+        dim = task.feature_extractor_fn().output_shape[1]
+        super().__init__(task.dataset, task.dataset.num_classes, dim, logit_scale)
+        self._task = task
+        self._pooled_batches = pooled_batches
+
+    def encoder(self) -> models.ImageEncoder:
+        """Builds phi with its initial weights."""
+        return models.ImageEncoder(self._task.feature_extractor_fn())
+
+    def batches(self, num_done: int) -> Iterator[tuple[Any, np.ndarray]]:
+        """Yields images and labels of all clients together, without end."""
+        for batch in self._pooled_batches(num_done):
+            yield batch["image"], batch["label"].numpy()
+
+    def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
+        """Returns {"top1": ...} on the held-out images."""
+        return self._task.evaluate(weights)
 
 
 @tf.function(reduce_retracing=True)

@@ -12,7 +12,7 @@ from tff_fedss import metrics, models, seeds
 from tff_fedss.datasets.central.identities import Identities
 from tff_fedss.datasets.central.lfw_pairs import LfwPairs
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.tasks import sampled_softmax
+from tff_fedss.tasks.task import SampledSoftmaxTask, load_weights
 
 FAR = 1e-3
 # As in LFW: ten folds of 300 pairs of one and 300 of two identities.
@@ -23,7 +23,7 @@ _EVALUATION_BATCH = 256
 _FLIPS = 3
 
 
-class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
+class IdentityVerification(SampledSoftmaxTask):
     """Verification that two test images show one identity; metric: TAR at FAR = 0.001.
 
     The data decide whether the test identities are also training identities.
@@ -122,7 +122,7 @@ class IdentityVerification(sampled_softmax.SampledSoftmaxTask):
             standard deviation over the folds.
         """
         encoder, extract = self._evaluation
-        classifier = sampled_softmax.load_weights(encoder, weights)
+        classifier = load_weights(encoder, weights)
 
         def features_of(read: Callable[[int, int], np.ndarray], count: int):
             step = _EVALUATION_BATCH

@@ -11,14 +11,14 @@ import tensorflow_federated as tff
 from tff_fedss import losses, models
 from tff_fedss.datasets.central.penn_treebank import PennTreebank
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.tasks import sampled_softmax
+from tff_fedss.tasks.task import SampledSoftmaxTask, load_weights
 
 # Validation is read in parts side by side, this many words at a time. It does not
 # change the result, except for the few words left over at the end.
 _EVALUATION_TOKENS = 50
 
 
-class LanguageModel(sampled_softmax.SampledSoftmaxTask):
+class LanguageModel(SampledSoftmaxTask):
     """An LSTM over Penn Treebank; the metric is the perplexity of the validation text.
 
     The text is cut into `batch_size` parts that are read in parallel, `num_steps` words
@@ -124,7 +124,7 @@ class LanguageModel(sampled_softmax.SampledSoftmaxTask):
             {"perplexity": exp of the mean full softmax loss over the validation text}.
         """
         encoder, loss_sum = self._evaluation
-        classifier = tf.constant(sampled_softmax.load_weights(encoder, weights))
+        classifier = tf.constant(load_weights(encoder, weights))
         inputs, labels = self._valid
         carry = encoder.initial_carry
         total = 0.0

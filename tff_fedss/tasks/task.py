@@ -1,11 +1,13 @@
-"""Task: data, a model to train on them, and a metric."""
+"""Tasks: data, a model to train on them, and a metric."""
 
 import abc
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
+import numpy as np
 import tensorflow_federated as tff
 
+from tff_fedss import models
 from tff_fedss.datasets.fingerprint import Fingerprint
 
 
@@ -59,3 +61,43 @@ class Task(abc.ABC):
     def format_metric(value: float) -> str:
         """Formats a value of the metric, here a share."""
         return f"{100 * value:.1f} %"
+
+
+class SampledSoftmaxTask(Task):
+    """A task on which samplers are compared, with its own encoder.
+
+    Its `batches` have inputs for the encoder, int32 labels, and optionally the
+    `left_out` of `algorithms.SampledSoftmax`. It evaluates trainable = [*encoder, W].
+
+    Attributes:
+        num_classes: n.
+        embedding_dim: d.
+        logit_scale: tau.
+    """
+
+    def __init__(
+        self, dataset: Any, num_classes: int, embedding_dim: int, logit_scale: float
+    ):
+        super().__init__(dataset)
+        self.num_classes = num_classes
+        self.embedding_dim = embedding_dim
+        self.logit_scale = logit_scale
+
+    @abc.abstractmethod
+    def encoder(self) -> Any:
+        """Builds the encoder with its initial weights."""
+
+
+def load_weights(encoder: Any, weights: tff.learning.models.ModelWeights) -> np.ndarray:
+    """Sets an encoder's weights.
+
+    Args:
+        encoder: See `algorithms.Encoder`.
+        weights: With trainable = [*encoder, W].
+
+    Returns:
+        W.
+    """
+    *values, classifier = weights.trainable
+    models.assign(encoder.trainable_variables, values)
+    return classifier
