@@ -155,11 +155,3 @@ def test_what_does_not_go_together_is_refused(logits):
         ours("other", 0.0, positive, queue, same)
     with pytest.raises(ValueError, match=r"gamma=-0\.5"):
         ours("plain", -0.5, positive, queue, None)
-
-
-def test_it_is_cross_entropy_unless_said_otherwise(logits):
-    positive, queue, _ = map(tf.convert_to_tensor, logits)
-    p = probability("plain", *logits)
-    np.testing.assert_allclose(
-        losses.info_nce_loss(positive, queue), -np.log(p), rtol=2e-5
-    )

@@ -6,7 +6,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss.losses import spreadout as lib
+from tff_fedss.losses import spreadout_loss_and_gradient
 
 
 def literal(w, margin, k=None):
@@ -43,34 +43,16 @@ CASES = [(1.0, None), (2.5, None), (1.0, 1), (1.6, 3), (1.3, 10)]
 
 
 @pytest.mark.parametrize("margin, k", CASES)
-def test_loss_is_the_equation(margin, k):
+def test_loss_and_gradient_are_those_of_the_equation(margin, k):
     w = random_w()
-    expected = literal(w, margin, k)
-    assert expected > 0.1
-    loss = lib.spreadout_loss(w, margin, k).numpy()
-    assert loss == pytest.approx(expected, rel=1e-9)
-    single = lib.spreadout_loss(w.astype(np.float32), margin, k)
-    assert single.dtype == tf.float32
+    expected, slopes = literal(w, margin, k), numerical_gradient(w, margin, k)
+    assert expected > 0.1 and np.abs(slopes).max() > 0.1
+    loss, gradient = spreadout_loss_and_gradient(w, margin, k)
+    assert loss.numpy() == pytest.approx(expected, rel=1e-9)
+    np.testing.assert_allclose(gradient, slopes, rtol=1e-5, atol=1e-7)
+    single, gradient = spreadout_loss_and_gradient(w.astype(np.float32), margin, k)
+    assert single.dtype == gradient.dtype == tf.float32
     assert single.numpy() == pytest.approx(expected, rel=1e-5)
-
-
-@pytest.mark.parametrize("margin, k", CASES)
-def test_gradient_is_the_numerical_one(margin, k):
-    w = random_w()
-    expected = numerical_gradient(w, margin, k)
-    assert np.abs(expected).max() > 0.1
-    loss, gradient = lib.spreadout_loss_and_gradient(w, margin, k)
-    np.testing.assert_allclose(gradient, expected, rtol=1e-5, atol=1e-7)
-    assert loss == lib.spreadout_loss(w, margin, k)
-
-
-@pytest.mark.parametrize("k", [None, 3])
-def test_a_tape_gives_the_same_gradient(k):
-    w = tf.Variable(random_w())
-    with tf.GradientTape() as tape:
-        loss = 3.0 * lib.spreadout_loss(w, 1.2, k)
-    _, gradient = lib.spreadout_loss_and_gradient(w, 1.2, k)
-    np.testing.assert_allclose(tape.gradient(loss, w), 3.0 * gradient, rtol=1e-12)
 
 
 def test_a_few_neighbours_are_enough_where_the_margin_is_small():
@@ -80,7 +62,8 @@ def test_a_few_neighbours_are_enough_where_the_margin_is_small():
     most = close.sum(1).max() - 1
     assert 2 <= most < 30
     exact, nearest, too_few = (
-        lib.spreadout_loss(w, 0.6, k).numpy() for k in (None, most, most - 1)
+        spreadout_loss_and_gradient(w, 0.6, k)[0].numpy()
+        for k in (None, most, most - 1)
     )
     assert nearest == pytest.approx(exact, rel=1e-9)
     assert too_few < exact
@@ -92,8 +75,8 @@ def test_blocks_change_nothing(k, block_size):
     w = random_w(40, 5)
     w[10] = w[3]
     for a, b in zip(
-        lib.spreadout_loss_and_gradient(w, 1.1, k, block_size),
-        lib.spreadout_loss_and_gradient(w, 1.1, k),
+        spreadout_loss_and_gradient(w, 1.1, k, block_size),
+        spreadout_loss_and_gradient(w, 1.1, k),
     ):
         # The distance of the two equal rows is 0 or its rounding, 1e-8.
         np.testing.assert_allclose(a, b, rtol=1e-7, atol=1e-7)
@@ -102,14 +85,14 @@ def test_blocks_change_nothing(k, block_size):
 @pytest.mark.parametrize("k", [None, 1, 2, 3])
 def test_only_close_classes_move(k):
     w = np.array([[2, 0, 0], [1, 0.1, 0], [0, 1, 0], [0, 0, -3]])
-    loss, gradient = lib.spreadout_loss_and_gradient(w, 0.5, k)
+    loss, gradient = spreadout_loss_and_gradient(w, 0.5, k)
     assert loss > 0.1
     assert np.abs(gradient[:2]).max(1).min() > 0.1
     np.testing.assert_array_equal(gradient[2:], np.zeros((2, 3)))
 
 
 def test_far_classes_cost_nothing():
-    loss, gradient = lib.spreadout_loss_and_gradient(np.eye(4), 1.4)
+    loss, gradient = spreadout_loss_and_gradient(np.eye(4), 1.4)
     assert loss == 0
     np.testing.assert_array_equal(gradient, np.zeros((4, 4)))
 
@@ -122,7 +105,7 @@ def test_a_step_pushes_close_classes_apart_and_turns_short_rows_faster(k):
         unit = w / np.linalg.norm(w, axis=1, keepdims=True)
         return np.linalg.norm(unit[0] - unit[1])
 
-    _, gradient = lib.spreadout_loss_and_gradient(w, 1.0, k)
+    _, gradient = spreadout_loss_and_gradient(w, 1.0, k)
     assert distance(w - 0.01 * gradient) > distance(w) + 0.01
     # It only turns them: it stands at a right angle to each row.
     np.testing.assert_allclose(np.sum(w * gradient, 1), 0, atol=1e-12)
@@ -134,7 +117,7 @@ def test_a_step_pushes_close_classes_apart_and_turns_short_rows_faster(k):
 @pytest.mark.parametrize("k", [None, 1, 4])
 def test_equal_rows_and_zero_rows_have_finite_gradients(k, dtype):
     w = np.array([[1, 2, 3], [1, 2, 3], [2, 4, 6], [0, 0, 0], [3, 2, 1]], dtype)
-    loss, gradient = lib.spreadout_loss_and_gradient(w, 1.2, k)
+    loss, gradient = spreadout_loss_and_gradient(w, 1.2, k)
     assert np.isfinite(loss) and loss > 1.2**2
     assert np.isfinite(gradient).all() and np.abs(gradient).max() < 10
     np.testing.assert_array_equal(gradient[3], np.zeros(3))
@@ -143,7 +126,7 @@ def test_equal_rows_and_zero_rows_have_finite_gradients(k, dtype):
 def test_a_zero_row_is_near_at_distance_one():
     # The two others are further apart than that: the root of 2 - 2 cos = 1.2.
     w = np.array([[1, 0], [0.4, np.sqrt(1 - 0.4**2)], [0, 0]])
-    loss = lib.spreadout_loss(w, 1.05, 1)
+    loss, _ = spreadout_loss_and_gradient(w, 1.05, 1)
     np.testing.assert_allclose(loss, 3 * 0.05**2, rtol=1e-6)
 
 
@@ -151,7 +134,7 @@ def test_a_zero_row_is_near_at_distance_one():
 def test_equal_rows_alone_do_not_push(k):
     # 1/3 and its like have no exact length, so these rows are equal up to rounding.
     w = np.tile(np.array([[1 / 3, 1 / 7, 0.1]]), (3, 1))
-    loss, gradient = lib.spreadout_loss_and_gradient(w, 1.0, k)
+    loss, gradient = spreadout_loss_and_gradient(w, 1.0, k)
     assert loss.numpy() == pytest.approx(
         6.0, rel=1e-6
     )  # Six ordered pairs at distance 0.
@@ -162,7 +145,7 @@ def test_rows_at_a_small_distance_push_with_full_force():
     """In float32 cosines, a distance of 1e-5 cannot be distinguished from 0."""
     w = np.array([[1, 0], [1, 1e-5]], np.float32)
     for k in (None, 1):
-        _, gradient = lib.spreadout_loss_and_gradient(w, 1.0, k)
+        _, gradient = spreadout_loss_and_gradient(w, 1.0, k)
         # Along the circle; the pair counts twice in the exact sum and for k = 1.
         np.testing.assert_allclose(gradient[:, 1], [4.0, -4.0], rtol=1e-3)
 
@@ -172,9 +155,9 @@ def test_weight_is_comparable_across_n():
     w = np.zeros((2, 50))
     w[0, 0] = w[1, 0] = 1
     w[1, 1] = 0.1
-    _, alone = lib.spreadout_loss_and_gradient(w, 1.0)
+    _, alone = spreadout_loss_and_gradient(w, 1.0)
     for k in (None, 2):
-        _, among_many = lib.spreadout_loss_and_gradient(
+        _, among_many = spreadout_loss_and_gradient(
             np.concatenate([w, np.eye(50)[2:]]), 1.0, k
         )
         np.testing.assert_allclose(among_many[:2], alone, rtol=1e-9)
@@ -185,16 +168,12 @@ def test_it_stands_in_a_tff_computation(k):
     w = random_w().astype(np.float32)
 
     @tff.tensorflow.computation(tff.TensorType(np.float32, w.shape))
-    def loss_and_gradient(w):
-        with tf.GradientTape() as tape:
-            tape.watch(w)
-            loss = lib.spreadout_loss(w, 1.1, k)
-        return loss, tape.gradient(loss, w), lib.spreadout_loss_and_gradient(w, 1.1, k)
+    def in_tff(w):
+        return spreadout_loss_and_gradient(w, 1.1, k)
 
-    loss, gradient, (same_loss, same_gradient) = loss_and_gradient(w)
-    assert loss == same_loss == pytest.approx(literal(w, 1.1, k), rel=1e-5)
-    np.testing.assert_array_equal(gradient, same_gradient)
-    _, eager_gradient = lib.spreadout_loss_and_gradient(w, 1.1, k)
+    loss, gradient = in_tff(w)
+    assert loss == pytest.approx(literal(w, 1.1, k), rel=1e-5)
+    _, eager_gradient = spreadout_loss_and_gradient(w, 1.1, k)
     np.testing.assert_allclose(gradient, eager_gradient, rtol=1e-6, atol=1e-7)
 
 
@@ -209,17 +188,19 @@ def test_it_stands_in_a_tff_computation(k):
 )
 def test_bad_arguments_are_refused(kwargs, message):
     with pytest.raises(ValueError, match=message):
-        lib.spreadout_loss(**{"classifier": random_w(), "margin": 1.0, **kwargs})
+        spreadout_loss_and_gradient(
+            **{"classifier": random_w(), "margin": 1.0, **kwargs}
+        )
 
 
 _MEASURE_MEMORY = """
 import resource
 import numpy as np
-from tff_fedss.losses import spreadout
+from tff_fedss import losses
 w = np.random.default_rng(0).normal(size=(20_000, 64)).astype(np.float32)
-spreadout.spreadout_loss_and_gradient(w[:2000], 1.0, {k})  # TensorFlow's own start.
+losses.spreadout_loss_and_gradient(w[:2000], 1.0, {k})  # TensorFlow's own start.
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-spreadout.spreadout_loss_and_gradient(w, 1.0, {k})
+losses.spreadout_loss_and_gradient(w, 1.0, {k})
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 

@@ -7,7 +7,7 @@ of every round:
 
     W <- W - lambda * grad reg_sp(W)
 
-with reg_sp of `losses.spreadout_loss`. Yu et al. write lambda * eta with the learning
+with reg_sp of `losses.spreadout`. Yu et al. write lambda * eta with the learning
 rate eta; only the product counts, and here it is called lambda.
 """
 

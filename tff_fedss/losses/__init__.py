@@ -14,4 +14,4 @@ from tff_fedss.losses.softmax import (
     sampled_softmax_loss,
     softmax_loss,
 )
-from tff_fedss.losses.spreadout import spreadout_loss, spreadout_loss_and_gradient
+from tff_fedss.losses.spreadout import spreadout_loss_and_gradient

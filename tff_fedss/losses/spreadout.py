@@ -18,38 +18,6 @@ import tensorflow as tf
 _EPSILON = 1e-12
 
 
-def spreadout_loss(
-    classifier: tf.Tensor,
-    margin: float,
-    num_neighbors: int | None = None,
-    block_size: int = 256,
-) -> tf.Tensor:
-    """Computes reg_sp(W) of this module's equation, differentiable in W.
-
-    Args:
-        classifier: float32 or float64[n, d], W, a row per class, of any lengths.
-        margin: nu, a Euclidean distance on the unit sphere, where 2 is the largest.
-        num_neighbors: k, to count the k nearest classes of each class only; None for
-            all n - 1.
-        block_size: Number of classes compared with all others at once.
-
-    Returns:
-        A scalar in the dtype of W.
-
-    Raises:
-        ValueError: See `spreadout_loss_and_gradient`.
-    """
-
-    @tf.custom_gradient
-    def loss(w):
-        value, gradient = spreadout_loss_and_gradient(
-            tf.stop_gradient(w), margin, num_neighbors, block_size
-        )
-        return value, lambda upstream: upstream * gradient
-
-    return loss(tf.convert_to_tensor(classifier))
-
-
 def spreadout_loss_and_gradient(
     classifier: tf.Tensor,
     margin: float,
@@ -73,10 +41,12 @@ def spreadout_loss_and_gradient(
     On 2 busy cores, n = 100,000, d = 64 and k = 10 took 67 seconds and 630 MB.
 
     Args:
-        classifier: See `spreadout_loss`.
-        margin: See `spreadout_loss`.
-        num_neighbors: See `spreadout_loss`.
-        block_size: See `spreadout_loss`; the result does not depend on it.
+        classifier: float32 or float64[n, d], W, a row per class, of any lengths.
+        margin: nu, a Euclidean distance on the unit sphere, where 2 is the largest.
+        num_neighbors: k, to count the k nearest classes of each class only; None for
+            all n - 1.
+        block_size: Number of classes compared with all others at once; the result does
+            not depend on it.
 
     Returns:
         The loss, a scalar, and its gradient, [n, d], in the dtype of W.
