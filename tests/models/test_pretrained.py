@@ -9,9 +9,9 @@ import h5py
 import numpy as np
 import pytest
 import tensorflow as tf
+from keras.src.applications import mobilenet_v3
 
 from tff_fedss import algorithms, errors, models
-from tff_fedss.models import pretrained
 
 SHAPE, ALPHA = (32, 32, 3), 0.25
 
@@ -71,16 +71,33 @@ def check_equal_to(source, model, report):
     assert report.num_parameters == model.count_params()
 
 
+def check_equal(model, values):
+    for actual, expected in zip(model.get_weights(), values, strict=True):
+        np.testing.assert_array_equal(actual, expected)
+
+
 def check_complete(model, report):
     with_weights = {layer.name for layer in model.layers if layer.weights}
     assert set(report.loaded) | report.not_loaded.keys() == with_weights
     assert len(report.loaded) + len(report.not_loaded) == len(with_weights)
 
 
-def test_loads_all_but_the_embedding(source, weights_file, build):
+@pytest.mark.parametrize(
+    "name",
+    [
+        None,  # Its weights alone.
+        "whole.h5",
+        "model.keras",
+        pytest.param("saved_model", marks=pytest.mark.slow),
+    ],
+)
+def test_loads_all_but_the_embedding(name, source, weights_file, tmp_path, build):
+    path = tmp_path / name if name else weights_file
+    if name:
+        source.save(path)
     model = build()
     embedding = model.get_layer("embedding").get_weights()
-    report = models.load_pretrained(model, str(weights_file))
+    report = models.load_pretrained(model, str(path))
     check_complete(model, report)
     check_equal_to(source, model, report)
     assert report.not_loaded == {"embedding": "not in the file"}
@@ -120,19 +137,6 @@ def test_the_loaded_network_computes_what_the_source_would_with_group_norm(
     np.testing.assert_allclose(model(images).numpy(), expected, rtol=1e-3)
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["whole.h5", "model.keras", pytest.param("saved_model", marks=pytest.mark.slow)],
-)
-def test_loads_saved_models(name, source, tmp_path, build):
-    source.save(tmp_path / name)
-    model = build()
-    report = models.load_pretrained(model, str(tmp_path / name))
-    check_equal_to(source, model, report)
-    assert report.not_loaded == {"embedding": "not in the file"}
-    assert report.unused == ("Logits",)
-
-
 def test_loads_its_own_kind_completely(tmp_path, build):
     model = build()
     rng = np.random.default_rng(2)
@@ -143,8 +147,7 @@ def test_loads_its_own_kind_completely(tmp_path, build):
     report = models.load_pretrained(model, str(tmp_path / "phi.h5"))
     assert not report.not_loaded and not report.unused
     assert report.num_loaded == report.num_parameters
-    for a, b in zip(model.get_weights(), values, strict=True):
-        np.testing.assert_array_equal(a, b)
+    check_equal(model, values)
 
 
 def test_reports_what_does_not_fit(weights_file, tmp_path, build, source):
@@ -212,8 +215,7 @@ def test_refuses_a_file(name, write, message, tmp_path, build):
     with pytest.raises(errors.InvalidInputError, match=message) as error:
         models.load_pretrained(model, str(path))
     assert str(path) in str(error.value) and "\n" not in str(error.value)
-    for a, b in zip(before, model.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    check_equal(model, before)
 
 
 def test_loads_into_a_model_older_than_a_learning_process(weights_file, build):
@@ -240,7 +242,9 @@ def test_imagenet_weights_lie_in_the_cache_of_keras(
     path.parent.mkdir(parents=True)
     shutil.copy(weights_file, path)
     digest = hashlib.md5(path.read_bytes()).hexdigest()
-    monkeypatch.setitem(pretrained._IMAGENET, "mobilenet_v3_small", (path.name, digest))
+    monkeypatch.setitem(
+        mobilenet_v3.WEIGHTS_HASHES, "small_224_1.0_float", (digest, digest)
+    )
     assert models.fetch_imagenet("mobilenet_v3_small") == path
 
 
@@ -261,17 +265,6 @@ def test_without_a_network_the_message_says_where_the_weights_belong(
         models.fetch_imagenet("small_cnn")
 
 
-def test_the_digests_are_those_of_keras():
-    from keras.src.applications import mobilenet_v3
-
-    for size in ("small", "large"):
-        name, digest = pretrained._IMAGENET[f"mobilenet_v3_{size}"]
-        key = f"{size}_224_1.0_float"
-        assert name == f"weights_mobilenet_v3_{key}.h5"
-        assert digest == mobilenet_v3.WEIGHTS_HASHES[key][0]
-        assert mobilenet_v3.BASE_WEIGHT_PATH == pretrained._IMAGENET_ORIGIN
-
-
 SMALL = (8, 8, 1)
 
 
@@ -286,11 +279,6 @@ def values_for(model, seed=0):
 
 def write_phi(path, values, **others):
     np.savez(path, **{f"phi_{i:03d}": v for i, v in enumerate(values)}, **others)
-
-
-def check_equal(model, values):
-    for actual, expected in zip(model.get_weights(), values, strict=True):
-        np.testing.assert_array_equal(actual, expected)
 
 
 def test_takes_the_phi_of_a_run(tmp_path):

@@ -99,38 +99,41 @@ def _antialiased(images: tf.Tensor, size: int) -> tf.Tensor:
     """
     pixels = tf.cast(images, tf.float32)
     for axis in (1, 2):
-        length = tf.shape(pixels)[axis]
-        old_length = tf.cast(length, tf.float32)
-        step = _reciprocal(size / old_length)
-        spread = tf.maximum(step, 1.0)
-        centers = (tf.range(size, dtype=tf.float32) + 0.5) * step
-        first = tf.maximum(tf.math.ceil(centers - spread - 0.5), 0.0)
-        last = tf.minimum(tf.floor(centers + spread - 0.5), old_length - 1.0)
-        span = tf.cast(tf.reduce_max(last - first), tf.int32) + 1
-
-        def weights(k, first=first, last=last, centers=centers, spread=spread):
-            old = first + tf.cast(k, tf.float32)
-            away = tf.abs((old + 0.5 - centers) * _reciprocal(spread))
-            return tf.where(old <= last, tf.maximum(1.0 - away, 0.0), 0.0)
-
-        def total(k, sums, weights=weights):
-            return k + 1, sums + weights(k)
-
-        def is_inside(k, _, span=span):
-            return k < span
-
-        _, totals = tf.while_loop(is_inside, total, [0, tf.zeros([size])])
-        whole = _reciprocal(totals)
-
-        def add(k, sums, axis=axis, pixels=pixels, old=first, share=weights, by=whole):
-            rows = tf.minimum(tf.cast(old, tf.int32) + k, tf.shape(pixels)[axis] - 1)
-            shares = tf.reshape(share(k) * by, [-1] + [1] * (3 - axis))
-            return k + 1, sums + tf.gather(pixels, rows, axis=axis) * shares
-
-        shape = tf.unstack(tf.shape(pixels))
-        shape[axis] = size
-        _, pixels = tf.while_loop(is_inside, add, [0, tf.zeros(shape)])
+        pixels = _antialiased_along(pixels, axis, size)
     return pixels
+
+
+def _antialiased_along(pixels: tf.Tensor, axis: int, size: int) -> tf.Tensor:
+    length = tf.cast(tf.shape(pixels)[axis], tf.float32)
+    step = _reciprocal(size / length)
+    spread = tf.maximum(step, 1.0)
+    centers = (tf.range(size, dtype=tf.float32) + 0.5) * step
+    first = tf.maximum(tf.math.ceil(centers - spread - 0.5), 0.0)
+    last = tf.minimum(tf.floor(centers + spread - 0.5), length - 1.0)
+    span = tf.cast(tf.reduce_max(last - first), tf.int32) + 1
+
+    def weights(k):
+        old = first + tf.cast(k, tf.float32)
+        away = tf.abs((old + 0.5 - centers) * _reciprocal(spread))
+        return tf.where(old <= last, tf.maximum(1.0 - away, 0.0), 0.0)
+
+    def is_inside(k, _):
+        return k < span
+
+    def total(k, sums):
+        return k + 1, sums + weights(k)
+
+    _, totals = tf.while_loop(is_inside, total, [0, tf.zeros([size])])
+    whole = _reciprocal(totals)
+
+    def add(k, sums):
+        rows = tf.minimum(tf.cast(first, tf.int32) + k, tf.shape(pixels)[axis] - 1)
+        shares = tf.reshape(weights(k) * whole, [-1] + [1] * (3 - axis))
+        return k + 1, sums + tf.gather(pixels, rows, axis=axis) * shares
+
+    shape = tf.unstack(tf.shape(pixels))
+    shape[axis] = size
+    return tf.while_loop(is_inside, add, [0, tf.zeros(shape)])[1]
 
 
 def _reciprocal(numbers: tf.Tensor) -> tf.Tensor:

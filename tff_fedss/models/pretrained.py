@@ -13,26 +13,20 @@ import h5py
 import numpy as np
 import tensorflow as tf
 
+# Not public, but not written here a second time: origin and MD5 of its weights.
+from keras.src.applications import mobilenet_v3
+
 from tff_fedss import files, unpacking
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.models import foreign_files
 
 # Weights by layer and then by their short name: {"Conv": {"kernel": array}}.
 _Weights = Mapping[str, Mapping[str, np.ndarray]]
-# Keras's MobileNetV3 with ImageNet's top, by the network's name: file and MD5.
+# Keras's weights of MobileNetV3 with ImageNet's top: its name, by the network's.
 _IMAGENET = {
-    "mobilenet_v3_small": (
-        "weights_mobilenet_v3_small_224_1.0_float.h5",
-        "8768d4c2e7dee89b9d02b2d03d65d862",
-    ),
-    "mobilenet_v3_large": (
-        "weights_mobilenet_v3_large_224_1.0_float.h5",
-        "59e551e166be033d707958cf9e29a6a7",
-    ),
+    "mobilenet_v3_small": "small_224_1.0_float",
+    "mobilenet_v3_large": "large_224_1.0_float",
 }
-_IMAGENET_ORIGIN = (
-    "https://storage.googleapis.com/tensorflow/keras-applications/mobilenet_v3/"
-)
 # Number of layers that do not fit in a message.
 _MAX_NAMED = 3
 # MoCo's two dense layers after the encoder, each with a kernel and a bias.
@@ -89,7 +83,8 @@ def imagenet_file(network: str) -> pathlib.Path | None:
     """
     if network not in _IMAGENET:
         return None
-    return pathlib.Path.home() / ".keras" / "models" / _IMAGENET[network][0]
+    name = f"weights_mobilenet_v3_{_IMAGENET[network]}.h5"
+    return pathlib.Path.home() / ".keras" / "models" / name
 
 
 def fetch_imagenet(network: str) -> pathlib.Path:
@@ -104,12 +99,12 @@ def fetch_imagenet(network: str) -> pathlib.Path:
             f"imagenet: Keras has no ImageNet weights of {network}; it has those of "
             f"{', '.join(_IMAGENET)}."
         )
-    name, digest = _IMAGENET[network]
-    origin = _IMAGENET_ORIGIN + name
+    origin = mobilenet_v3.BASE_WEIGHT_PATH + path.name
+    digest, _ = mobilenet_v3.WEIGHTS_HASHES[_IMAGENET[network]]
     try:
         with contextlib.redirect_stdout(sys.stderr):
             tf.keras.utils.get_file(
-                name,
+                path.name,
                 origin,
                 file_hash=digest,
                 hash_algorithm="md5",
@@ -119,8 +114,8 @@ def fetch_imagenet(network: str) -> pathlib.Path:
     # Keras's errors without a network are not documented.
     except Exception as error:
         raise InvalidInputError(
-            f"imagenet: {name} cannot be downloaded. Put the file from {origin} (MD5 "
-            f"{digest}) to {path}."
+            f"imagenet: {path.name} cannot be downloaded. Put the file from {origin} "
+            f"(MD5 {digest}) to {path}."
         ) from error
     return path
 
