@@ -9,6 +9,8 @@ import subprocess
 import numpy as np
 import pytest
 
+from examples import next_word
+
 ROOT = pathlib.Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 
@@ -132,6 +134,13 @@ def test_the_library_example_learns(capsys):
     exec(compile(example, "README.md", "exec"), {})
     (top1,) = re.findall(r"'top1': ([\d.]+)", capsys.readouterr().out)
     assert float(top1) > 10 / 500  # ten times chance
+
+
+def test_words_are_learned_from_their_contexts(capsys):
+    before, after = next_word.main(rounds=10)
+    # The most popular of 10,000 words is a tenth of the text that is made up.
+    assert before < 0.02 and after > 0.1
+    assert "round 10  top-1" in capsys.readouterr().out
 
 
 def num_words(*patterns):
