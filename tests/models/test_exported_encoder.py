@@ -254,11 +254,6 @@ def test_nothing_else_is_overwritten(name, kind, message, phi, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
-def test_an_input_that_does_not_fit_is_refused(phi):
-    with pytest.raises(ValueError, match="takes \\(28, 28, 1\\)"):
-        models.with_input_and_length(phi, models.ImageInput(28))
-
-
 def test_large_images_go_through_in_smaller_batches(keras_file, monkeypatch):
     encoder = models.ExportedEncoder(keras_file)
     whole = encoder.embed(pictures())

@@ -157,8 +157,6 @@ def test_few_of_very_many_take_little_memory():
 
 def test_what_cannot_be_is_named():
     strata, bounds = np.array([0, 5, 10]), np.array([0, 10])
-    with pytest.raises(ValueError, match="whole strata"):
-        ShardSampler(strata, np.array([0, 3, 10]), 0.5)
     with pytest.raises(ValueError, match="sample_rate must be in"):
         ShardSampler(strata, bounds, 0.0)
     with pytest.raises(ValueError, match="sampling must be of"):

@@ -61,16 +61,7 @@ def with_input_and_length(
     Returns:
         A model from uint8[N, height, width, 3], of any height and width, to float32[N,
         d] of length 1. Phi, or its copy, is one of its layers, under its name.
-
-    Raises:
-        ValueError: If image_input does not make phi's images.
     """
-    size, channels = image_input.image_size, image_input.channels
-    if phi.input_shape[1:] != (size, size, channels):
-        raise ValueError(
-            f"{phi.name} takes {phi.input_shape[1:]}, found an input for "
-            f"{(size, size, channels)}."
-        )
     dtype = tf.float32 if checks_values else tf.uint8
     images = tf.keras.Input([None, None, 3], dtype=dtype, name="images")
     pixels = _checked(images) if checks_values else images

@@ -64,16 +64,9 @@ def log_likelihood_ratio(asked: np.ndarray, model: RequestModel) -> np.ndarray:
 
     Returns:
         float64[n]; minus infinity excludes a class. Values above zero favour the class.
-
-    Raises:
-        ValueError: If the model is permanent, but requests differ.
     """
-    asked = np.asarray(asked, bool)
     if model.is_permanent:
-        if not (asked == asked[:1]).all():
-            raise ValueError("The requests differ, so that they are not permanent.")
-        # A repeated answer has no new information.
-        asked = asked[:1]
+        asked = asked[:1]  # A repeated answer has no new information.
     p, q = model.positive, model.other
     times = np.count_nonzero(asked, axis=0)
     return _times(times, _log_ratio(p, q)) + _times(

@@ -58,9 +58,6 @@ class KernelSampler(ClassSampler):
             kernel: K.
             leaf_size: B. None: the smallest power of two with which the bottom level
                 takes at most 1 GiB.
-
-        Raises:
-            ValueError: If leaf_size is not positive.
         """
         super().__init__(num_classes)
         if leaf_size is None:
@@ -69,8 +66,6 @@ class KernelSampler(ClassSampler):
                 -(-num_classes // leaf_size) * kernel.num_features * 4 > _BOTTOM_BYTES
             ):
                 leaf_size *= 2
-        if leaf_size < 1:
-            raise ValueError(f"leaf_size must be positive, found {leaf_size}.")
         self._kernel = kernel
         self.leaf_size = leaf_size
         sizes, spans = [], []

@@ -73,11 +73,8 @@ class ShardSampler:
             seed: Seed of the draws.
 
         Raises:
-            ValueError: If a shard does not hold whole strata, or r or the sampling is
-                not as above.
+            ValueError: If r or the sampling is not as above.
         """
-        if not set(shard_bounds) <= set(stratum_bounds):
-            raise ValueError("a shard must hold whole strata")
         if not 0 < sample_rate <= 1:
             raise ValueError(f"sample_rate must be in (0, 1], found {sample_rate}")
         if sampling not in SAMPLINGS:
