@@ -54,6 +54,13 @@ def test_nothing_to_restore(tmp_path):
     assert Checkpoints(tmp_path / "empty").restore(state_after(0)) is None
 
 
+def test_more_arrays_than_a_byte_counts(tmp_path):
+    """MobileNetV3 has more than 255."""
+    state = [np.float32(i) for i in range(300)]
+    Checkpoints(tmp_path).save(state, 1)
+    assert Checkpoints(tmp_path).restore(state) == (state, 1)
+
+
 def flipped(content, at):
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
@@ -153,6 +160,16 @@ def test_one_that_cannot_be_read_stops_the_run_and_stays(saved, monkeypatch, num
             Checkpoints(saved).restore(state_after(0))
     assert listing(saved) == before
     assert Checkpoints(saved).restore(state_after(0))[1] == 3
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
+def test_a_folder_that_cannot_be_read_is_no_empty_one(saved, monkeypatch, number):
+    def fail(_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "listdir", fail)
+    with pytest.raises(RunStoppedError, match=f"checkpoints.*{os.strerror(number)}"):
+        Checkpoints(saved).restore(state_after(0))
 
 
 def test_a_save_that_fails_leaves_what_is_there(saved, monkeypatch):

@@ -40,9 +40,6 @@ class Checkpoints:
         Args:
             folder: The folder of the checkpoints, which need not exist.
             keep: Number of newest checkpoints to keep.
-
-        Raises:
-            RunStoppedError: If the folder cannot be read.
         """
         self._folder = pathlib.Path(folder)
         self._keep = keep
@@ -71,7 +68,7 @@ class Checkpoints:
         files.sync(self._folder)
         self._newest = round_num
         for old in self._rounds()[: -self._keep]:
-            self._path(old).unlink(missing_ok=True)
+            self._path(old).unlink()
 
     def restore(self, structure: Any) -> tuple[Any, int] | None:
         """Reads the newest undamaged checkpoint.
@@ -87,8 +84,9 @@ class Checkpoints:
             its `copy_from`; and the number of completed rounds. None if none was saved.
 
         Raises:
-            InvalidInputError: If a checkpoint is of another model, or all are damaged.
-            RunStoppedError: If a checkpoint cannot be read.
+            InvalidInputError: If a checkpoint is of another model, all of them are
+                damaged, or the folder is a file.
+            RunStoppedError: If the folder or a checkpoint cannot be read.
         """
         for round_num in reversed(self._rounds()):
             path = self._path(round_num)
@@ -118,7 +116,7 @@ class Checkpoints:
     def clear(self) -> None:
         """Removes the checkpoints, except those renamed as damaged."""
         for round_num in self._rounds():
-            self._path(round_num).unlink(missing_ok=True)
+            self._path(round_num).unlink()
         with contextlib.suppress(OSError):
             self._folder.rmdir()
 
@@ -181,20 +179,16 @@ def _read(path: pathlib.Path, structure: Any) -> Any:
     """Reads an undamaged file; raises ValueError if it is of another model."""
     expected = tf.nest.flatten(structure)
     archive = zipfile.ZipFile(path)
-    names = archive.namelist()
-    if len(names) != len(expected):
-        raise ValueError(f"{len(names)} arrays, not {len(expected)}")
+    if (count := len(archive.namelist())) != len(expected):
+        raise ValueError(f"{count} arrays, not {len(expected)}")
     values = []
-    for name, other in zip(names, expected, strict=True):
-        is_matrix = isinstance(other, models.ShardedMatrix)
-        shape = other.shape if is_matrix else np.shape(other)
-        file = archive.open(name)
-        value = (
-            _StoredMatrix(file)
-            if is_matrix
-            else np.lib.format.read_array(file, allow_pickle=False)
-        )
-        if tuple(value.shape) != tuple(shape):
+    for i, other in enumerate(expected):
+        file, shape = archive.open(f"{_key(i)}.npy"), np.shape(other)
+        if isinstance(other, models.ShardedMatrix):
+            value = _StoredMatrix(file)
+        else:
+            value = np.lib.format.read_array(file, allow_pickle=False)
+        if value.shape != shape:
             raise ValueError(f"an array of shape {value.shape}, not {shape}")
         values.append(value)
     return tf.nest.pack_sequence_as(structure, values)
@@ -211,8 +205,8 @@ class _StoredMatrix:
 
     def read(self, first: int, end: int) -> np.ndarray:
         """Returns rows first..end-1; fastest in their order."""
-        num_columns = self.shape[1]
-        row_bytes = num_columns * self._dtype.itemsize
+        shape = end - first, self.shape[1]
+        row_bytes = shape[1] * self._dtype.itemsize
         self._file.seek(self._start + first * row_bytes)
-        content = self._file.read((end - first) * row_bytes)
-        return np.frombuffer(content, self._dtype).reshape(-1, num_columns)
+        content = self._file.read(shape[0] * row_bytes)
+        return np.frombuffer(content, self._dtype).reshape(shape)
