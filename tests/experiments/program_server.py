@@ -9,7 +9,9 @@ user) is put back after it. Each line of standard input is a JSON object, see `S
 each line written to the file descriptor FD is [exit code, stdout, stderr] of the run.
 """
 
+import builtins
 import contextlib
+import fcntl
 import io
 import json
 import os
@@ -21,12 +23,14 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _ROOT = pathlib.Path(__file__).parents[2]
 _NOBODY = 65534
+_PATCHED = (builtins, fcntl, os, time)
 
 
 class Outcome(NamedTuple):
@@ -53,6 +57,7 @@ class Server:
         limits: Mapping[str, int] | None = None,
         as_nobody: bool = False,
         stop_after_rows: int | None = None,
+        patch: str = "",
     ) -> Outcome:
         """Runs a program; a process that died or hung is an AssertionError.
 
@@ -63,6 +68,7 @@ class Server:
             limits: Soft limits by name: `FSIZE` in bytes, and so on.
             as_nobody: Whether to run it as the user `nobody` (needs root).
             stop_after_rows: The number of recorded rounds after which Ctrl-C comes.
+            patch: Python code that replaces functions of `_PATCHED` for this run.
         """
         if self._process is None:
             self._start()
@@ -73,6 +79,7 @@ class Server:
             "limits": dict(limits or {}),
             "as_nobody": as_nobody,
             "stop_after_rows": stop_after_rows,
+            "patch": patch,
         }
         text = b""
         with contextlib.suppress(BrokenPipeError):
@@ -195,7 +202,9 @@ def _kept_state(request: Mapping[str, Any]) -> Iterator[None]:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     names = {name: getattr(resource, f"RLIMIT_{name}") for name in request["limits"]}
     before = {name: resource.getrlimit(number) for name, number in names.items()}
+    functions = [dict(vars(module)) for module in _PATCHED]
     os.chdir(request["cwd"])
+    exec(request["patch"], {})
     for name, value in request["limits"].items():
         resource.setrlimit(names[name], (value, before[name][1]))
     if request["as_nobody"]:
@@ -209,6 +218,8 @@ def _kept_state(request: Mapping[str, Any]) -> Iterator[None]:
             os.setegid(os.getgid())
         for name, number in names.items():
             resource.setrlimit(number, before[name])
+        for module, kept in zip(_PATCHED, functions, strict=True):
+            vars(module).update(kept)
         os.chdir(_ROOT)
         for number, handler in handlers.items():
             signal.signal(number, handler)

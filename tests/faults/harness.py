@@ -47,6 +47,7 @@ class Case:
         keeps: Patterns of paths that are there, unchanged, when all is over.
         limits: See `program_server.Server.run`.
         as_nobody: See `program_server.Server.run`; only root can change the user.
+        patch: See `program_server.Server.run`.
     """
 
     id: str
@@ -63,6 +64,7 @@ class Case:
     keeps: Collection[str] = ()
     limits: Mapping[str, int] | None = None
     as_nobody: bool = False
+    patch: str = ""
 
 
 def of_each(*cases: Case, names: Sequence[str] = programs.TRAINING) -> list[Case]:
@@ -170,6 +172,7 @@ class Place:
         """Runs the program of a case, with its flags."""
         program = programs.PROGRAMS[case.program]
         options = {"limits": case.limits, "as_nobody": case.as_nobody and is_root()}
+        options["patch"] = case.patch
         return self.server.run(
             program.module,
             *program.flags,
@@ -306,7 +309,7 @@ def try_case(case: Case, place: Place) -> None:
             place.undo(original, before)
         else:
             case.cure(place)
-        again = place.run(case, limits=None)
+        again = place.run(case, limits=None, patch="")
         assert again.code == 0, f"once the cause is gone: {again}"
         assert "Traceback" not in again.errors + again.output, again.errors
     if (case.cure is not None or not outcome.code) and case.same:

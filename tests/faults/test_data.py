@@ -33,6 +33,7 @@ A_FILE = {
 IMAGES = {k: v for k, v in A_FILE.items() if v.endswith(("JPEG", "png"))}
 _VAL = "data/tiny-imagenet-200/val/val_annotations.txt"
 _WNIDS = "data/tiny-imagenet-200/wnids.txt"
+_VALID = "data/ptb.valid.txt"
 
 
 def shown(name):
@@ -44,118 +45,66 @@ def shown(name):
 
 ABSENT = of_each(
     Case("no_data", flags=["--data_dir=/no/such"], says=["--data_dir=/no/such"]),
-    Case(
-        "an_empty_folder",
-        flags=["--data_dir=empty"],
-        arrange=make_folder("empty"),
-        says=["empty"],
-    ),
-    Case(
-        "a_text_for_a_folder",
-        flags=["--data_dir=letter.txt"],
-        arrange=write("letter.txt", "Dear"),
-        says=["letter.txt"],
-    ),
-    Case(
-        "a_broken_zip",
-        flags=["--data_dir=data.zip"],
-        arrange=write("data.zip", b"PK\3\4 and no more"),
-        says=["data.zip"],
-    ),
     Case("a_folder_lost", arrange=remove("data"), says=["--data_dir=data"]),
+    *(
+        Case(label, flags=[f"--data_dir={name}"], arrange=arrange(name), says=[name])
+        for label, name, arrange in (
+            ("an_empty_folder", "empty", make_folder),
+            ("a_text_for_a_folder", "letter.txt", lambda name: write(name, "Dear")),
+            ("a_broken_zip", "data.zip", lambda name: write(name, b"PK\3\4 and no")),
+        )
+    ),
     names=tuple(A_FILE),
-) + [
-    case
-    for program, name in A_FILE.items()
-    for case in (
-        Case(
-            "a_file_forbidden",
-            program,
-            arrange=forbid(name),
-            cure=True,
-            code=EITHER,
-            says=[shown(name), "ermission denied"],
-            as_nobody=True,
-        ),
-        Case(
-            "a_file_empty",
-            program,
-            arrange=change(name, put(b"")),
-            cure=True,
-            says=[shown(name)],
-        ),
-    )
-]
-
+)
 ABSENT += [
     Case(
-        "a_file_a_folder",
+        label,
         program,
-        arrange=make_folder(A_FILE[program]),
+        arrange=arrange,
         cure=True,
-        code=EITHER,
-        says=[shown(A_FILE[program])],
+        code=code,
+        says=[shown(name), *says],
+        as_nobody=label == "a_file_forbidden",
+    )
+    for program, name in A_FILE.items()
+    for label, arrange, code, *says in (
+        ("a_file_forbidden", forbid(name), EITHER, "ermission denied"),
+        ("a_file_empty", change(name, put(b"")), 2),
+        ("a_file_a_folder", make_folder(name), EITHER),
     )
     # Where folders of images are searched, a folder is no image, whatever its name.
-    for program in ("rf_softmax", "rf_softmax_labels", "leap", "moco")
+    if (label, program)
+    not in {("a_file_a_folder", x) for x in ("train_photographs", "partial_fc_faces")}
 ]
 
 # What else may be wrong in a file is tried with its reader, in tests/datasets.
 DAMAGED = [
-    Case(label, program, arrange=change(name, by), says=[shown(says)])
-    for program, label, name, by, says in (
-        *((p, "an_image_cut_off", name, cut_off, name) for p, name in IMAGES.items()),
-        *((p, "an_image_of_text", x, put("no image"), x) for p, x in IMAGES.items()),
-        (
-            "leap",
-            "a_label_of_no_class",
-            "data/train-labels-idx1-ubyte",
-            lambda c: c[:8] + b"\x0a" + c[9:],
-            "train-labels-idx1-ubyte",
-        ),
-        (
-            "rf_softmax",
-            "no_validation_text",
-            "data/ptb.valid.txt",
-            lose,
-            "ptb.valid.txt",
-        ),
-        (
-            "rf_softmax",
-            "an_unknown_word",
-            "data/ptb.valid.txt",
-            lambda c: b"zebra " + c,
-            "ptb.valid.txt",
-        ),
-        (
-            "rf_softmax_labels",
-            "infinity_for_a_value",
-            "data/train.txt",
-            swap(b" 3:1", b" 3:1e999"),
-            "train.txt",
-        ),
-        (
-            "rf_softmax_labels",
-            "fewer_rows_than_its_header_says",
-            "data/train.txt",
-            swap(b"60 12 12", b"61 12 12"),
-            "train.txt",
-        ),
-        (
-            "train_photographs",
-            "a_class_that_is_none",
-            _WNIDS,
-            lambda c: c + b"what is this\n",
-            "wnids.txt",
-        ),
-        (
-            "train_photographs",
-            "an_annotation_of_no_class",
-            _VAL,
-            swap(b"n00001001", b"n99999999"),
-            "val_annotations.txt",
-        ),
-        ("train_photographs", "annotations_cut_off", _VAL, cut_off, "val"),
+    Case(label, program, arrange=change(name, by), says=[shown(name)])
+    for program, changes in {
+        "leap": {
+            "a_label_of_no_class": (A_FILE["leap"], lambda c: c[:8] + b"\n" + c[9:]),
+        },
+        "rf_softmax": {
+            "no_validation_text": (_VALID, lose),
+            "an_unknown_word": (_VALID, lambda c: b"zebra " + c),
+        },
+        "rf_softmax_labels": {
+            "infinity_for_a_value": ("data/train.txt", swap(b" 3:1", b" 3:1e999")),
+            "fewer_rows_than_said": ("data/train.txt", swap(b"60 12 12", b"61 12 12")),
+        },
+        "train_photographs": {
+            "a_class_that_is_none": (_WNIDS, lambda c: c + b"what is this\n"),
+            "an_annotation_of_no_class": (_VAL, swap(b"n00001001", b"n99999999")),
+            "annotations_cut_off": (_VAL, cut_off),
+        },
+    }.items()
+    for label, (name, by) in changes.items()
+] + [
+    Case(label, program, arrange=change(name, by), says=[shown(name)])
+    for program, name in IMAGES.items()
+    for label, by in (
+        ("an_image_cut_off", cut_off),
+        ("an_image_of_text", put("no image")),
     )
 ]
 
@@ -165,7 +114,14 @@ def _keep_one_identity(place):
         shutil.rmtree(path)
 
 
+def _write_a_huge_image(place):
+    """A picture of a few kilobytes that would take gigabytes of memory."""
+    Image.new("1", (60_000, 60_000)).save(place.data / "train/red/5.png")
+
+
+_RED = ("data/train/red", "data/test/red")
 FOLDERS = [
+    Case("one_identity", "partial_fc_faces", arrange=_keep_one_identity, says=["data"]),
     # Nothing is lost with them; but the run says so.
     *(
         Case(
@@ -181,37 +137,17 @@ FOLDERS = [
         )
     ),
     *(
-        Case(label, program, arrange=arrange, says=says)
-        for program, label, arrange, says in (
-            ("partial_fc_faces", "one_identity", _keep_one_identity, ["data"]),
+        Case(label, "moco", arrange=arrange, says=says)
+        for label, arrange, *says in (
+            ("a_class_without_images", make_folder("data/train/green"), "green"),
             (
-                "moco",
-                "a_class_without_images",
-                make_folder("data/train/green"),
-                ["green"],
-            ),
-            (
-                "moco",
                 "a_class_for_the_test_only",
                 write("data/test/green/1.png", programs.picture(7)),
-                ["green"],
+                "green",
             ),
-            ("moco", "no_test_images", remove("data/test"), ["data", "test"]),
-            (
-                "moco",
-                "one_class",
-                all_of(remove("data/train/red"), remove("data/test/red")),
-                ["data", ("class", "classes")],
-            ),
-            # A picture of a few kilobytes that would take gigabytes of memory.
-            (
-                "moco",
-                "a_huge_image",
-                lambda place: Image.new("1", (60_000, 60_000)).save(
-                    place.data / "train/red/5.png"
-                ),
-                ["train/red/5.png"],
-            ),
+            ("no_test_images", remove("data/test"), "data", "test"),
+            ("one_class", all_of(*map(remove, _RED)), "data", ("class", "classes")),
+            ("a_huge_image", _write_a_huge_image, "train/red/5.png"),
         )
     ),
 ]
@@ -225,70 +161,54 @@ def test_data_that_will_not_do_are_named(case, place):
 # --- Changed behind the same path -------------------------------------------------
 
 # Program: what changes in its data, and what the line says of it.
+_OTHER = put(programs.picture(987))
+_OTHER_JPEG = put(programs.picture(987, 16, kind="JPEG"))
+_W8_FOR_W7 = swap(b" w7 ", b" w8 ")
+_LABEL = swap(b"\n3,4 3:1", b"\n3,5 3:1")
+
+
+def _drop_a_row(content):
+    return b"59 12 12\n" + b"\n".join(content.split(b"\n")[2:])
+
+
+def _invert_the_last(content):
+    return content[:-1] + bytes([content[-1] ^ 255])
+
+
 CHANGES = {
     "train_photographs": {
         "an_image_lost": (programs.A_PHOTOGRAPH, lose, "80 there, 79 here"),
         "an_image_of_another_content": (
             programs.A_PHOTOGRAPH,
-            put(programs.picture(987, 16, kind="JPEG")),
+            _OTHER_JPEG,
             "contents",
         ),
-        "a_test_image_of_another_class": (
-            _VAL,
-            swap(b"n00001001", b"n00001000"),
-            "test",
-        ),
+        "a_test_image_of_another_class": (_VAL, swap(b"1001", b"1000"), "test"),
     },
     "rf_softmax": {
-        "a_word_more": ("data/ptb.train.txt", lambda c: c + b" w1\n", "there"),
-        "a_word_for_another": ("data/ptb.train.txt", swap(b" w7 ", b" w8 "), "there"),
-        "another_validation_text": (
-            "data/ptb.valid.txt",
-            swap(b" w7 ", b" w8 "),
-            "there",
-        ),
-        "a_new_word": ("data/ptb.train.txt", swap(b" w7 ", b" new "), "there"),
+        "a_word_more": (A_FILE["rf_softmax"], lambda c: c + b" w1\n"),
+        "a_word_for_another": (A_FILE["rf_softmax"], _W8_FOR_W7),
+        "another_validation_text": (_VALID, _W8_FOR_W7),
+        "a_new_word": (A_FILE["rf_softmax"], swap(b" w7 ", b" new ")),
     },
     "rf_softmax_labels": {
-        "another_label": ("data/train.txt", swap(b"\n3,4 3:1", b"\n3,5 3:1"), "there"),
-        "another_feature": ("data/train.txt", swap(b" 3:1", b" 3:2"), "there"),
-        "another_test": ("data/test.txt", swap(b"\n3,4 3:1", b"\n3,5 3:1"), "there"),
-        "a_row_less": (
-            "data/train.txt",
-            lambda c: b"59 12 12\n" + b"\n".join(c.split(b"\n")[2:]),
-            "60 there, 59 here",
-        ),
+        "another_label": ("data/train.txt", _LABEL),
+        "another_feature": ("data/train.txt", swap(b" 3:1", b" 3:2")),
+        "another_test": ("data/test.txt", _LABEL),
+        "a_row_less": ("data/train.txt", _drop_a_row, "60 there, 59 here"),
     },
     "partial_fc_faces": {
-        "an_image_lost": (A_FILE["partial_fc_faces"], lose, "there"),
-        "an_image_of_another_content": (
-            A_FILE["partial_fc_faces"],
-            put(programs.picture(987)),
-            "there",
-        ),
+        "an_image_lost": (A_FILE["partial_fc_faces"], lose),
+        "an_image_of_another_content": (A_FILE["partial_fc_faces"], _OTHER),
     },
     "leap": {
-        "labels_changed": (
-            A_FILE["leap"],
-            lambda c: c[:-2] + bytes([c[-1], c[-2]]),
-            "there",
-        ),
-        **{
-            f"{part}_pixels_changed": (
-                f"data/{part}-images-idx3-ubyte",
-                lambda c: c[:-1] + bytes([c[-1] ^ 255]),
-                "there",
-            )
-            for part in ("train", "t10k")
-        },
+        "labels_changed": (A_FILE["leap"], lambda c: c[:-2] + c[:-3:-1]),
+        "train_pixels_changed": ("data/train-images-idx3-ubyte", _invert_the_last),
+        "t10k_pixels_changed": ("data/t10k-images-idx3-ubyte", _invert_the_last),
     },
     "moco": {
         "an_image_lost": (A_FILE["moco"], lose, "26 there, 25 here"),
-        "an_image_of_another_content": (
-            A_FILE["moco"],
-            put(programs.picture(987)),
-            "there",
-        ),
+        "an_image_of_another_content": (A_FILE["moco"], _OTHER),
         "a_test_image_lost": ("data/test/red/2.png", lose, "10 there, 9 here"),
     },
 }
@@ -300,11 +220,11 @@ CHANGED = [
         start="stopped",
         arrange=change(name, by),
         cure=True,
-        says=["--results_dir=run", says, "here"],
+        says=["--results_dir=run", "there", "here", *says],
         writes=["run/.lock"],
     )
     for program, changes in CHANGES.items()
-    for label, (name, by, says) in changes.items()
+    for label, (name, by, *says) in changes.items()
 ]
 
 
@@ -340,17 +260,17 @@ UNCHANGED = [
 ]
 
 
-def _start_from(program, *flags):
+def _start_from(first, flag):
     """A run, and another one that starts from its weights and is stopped."""
 
     def prepare(place):
-        first = place.run(Case("first", program, ["--results_dir=first", flags[0]]))
-        assert first.code == 0, first
-        stopped = place.run(
-            Case("stopped", program, flags[1:]),
-            stop_after_rows=programs.STOP_AFTER_ROWS,
-        )
-        assert stopped.code == 130, stopped
+        options = {"stop_after_rows": programs.STOP_AFTER_ROWS}
+        for flags, code, more in (
+            (["--results_dir=first", first], 0, {}),
+            ([flag], 130, options),
+        ):
+            outcome = place.run(Case("", place.program, flags), **more)
+            assert outcome.code == code, outcome
 
     return prepare
 
@@ -372,14 +292,14 @@ PRETRAINED = [
         "another_pretrained",
         program,
         [flag],
-        prepare=_start_from(program, length, flag),
+        prepare=_start_from(first, flag),
         arrange=_change_weight(path, array),
         says=["pretrained", "there", "here"],
         writes=["run/.lock"],
         cure=True,
         same=False,
     )
-    for program, length, flag, path, array in (
+    for program, first, flag, path, array in (
         (
             "train",
             "--rounds=1",

@@ -1,5 +1,10 @@
-"""Full disks, forbidden folders, signals, two starts at once, readers who go away."""
+"""A system that fails, or is used by others, too.
 
+Disks, folders, clocks, memory, signals, two starts at once, readers who go away.
+"""
+
+import os
+import resource
 import shutil
 import signal
 
@@ -160,9 +165,103 @@ OTHERS = [
 ]
 
 
-@harness.params([*FULL, *FORBIDDEN, *OTHERS])
+_RENAMED = ("round_3.npz", "flags.txt", "fedss.npz", "done.json")
+# The library's functions fail with errors of the system.
+_BEGIN = """
+import builtins, errno, fcntl, io, os, time
+def fail(number):
+    raise OSError(number, os.strerror(number))
+"""
+_REPLACE = """
+replace = os.replace
+def failing(source, target, **kwargs):
+    if str(target).endswith({end!r}):
+        fail(errno.{error})
+    return replace(source, target, **kwargs)
+os.replace = failing
+"""
+_APPEND = """
+class Failing(io.FileIO):
+    def write(self, data):
+        super().write(data[:3])
+        fail(errno.EIO)
+opens = open
+def failing(path, mode="r", *args, **kwargs):
+    if str(path).endswith("metrics.csv") and mode == "ab":
+        return Failing(path, mode)
+    return opens(path, mode, *args, **kwargs)
+builtins.open = failing
+"""
+FAILING = [
+    Case(
+        f"{error}_of_{where}",
+        "train",
+        code=1,
+        says=[where, text],
+        writes=None,
+        cure=True,
+        patch=_BEGIN + code.format(end=where, error=error),
+    )
+    for error, text, code, *places in (
+        (
+            "EIO",
+            "Input/output error",
+            "os.fsync = lambda _: fail(errno.EIO)",
+            "checkpoints",
+        ),
+        ("EIO", "Input/output error", _APPEND, "metrics.csv"),
+        (
+            "ENOLCK",
+            "No locks available",
+            "fcntl.flock = lambda *_: fail(errno.ENOLCK)",
+            "run",
+        ),
+        ("ESTALE", "Stale file handle", _REPLACE, *_RENAMED),
+        ("EXDEV", "Invalid cross-device link", _REPLACE, *_RENAMED),
+    )
+    for where in places
+]
+
+
+@harness.params([*FULL, *FORBIDDEN, *OTHERS, *FAILING])
 def test_what_cannot_be_written_is_named_and_the_run_resumes(case, place):
     harness.try_case(case, place)
+
+
+# --- The clock, memory ------------------------------------------------------------
+
+_CLOCK = """
+import time
+now, now_ns = time.time, time.time_ns
+time.time = lambda: now() - {seconds}
+time.time_ns = lambda: now_ns() - {seconds} * 10**9
+"""
+_YEAR = 365 * 24 * 3600
+
+
+@pytest.mark.parametrize("seconds", [-_YEAR, _YEAR], ids=["forward", "back"])
+def test_a_clock_that_is_set_changes_nothing(seconds, place):
+    patch = _CLOCK.format(seconds=seconds)
+    says = ["resumes after"]
+    case = Case("", "train", start="stopped", code=0, says=says, patch=patch)
+    harness.try_case(case, place)
+    columns = [x.split(",") for x in (place.out / "speed.csv").read_text().splitlines()]
+    measured = [float(x) for row in columns[1:] for x in row[1:] if x[:1].isdigit()]
+    assert measured and not any("-" in x for row in columns[1:] for x in row)
+
+
+@pytest.mark.parametrize("gib", [1, 2, 3])
+def test_too_little_memory_loses_nothing(gib, place):
+    """Where it is missing depends on the libraries: a crash of theirs has no line."""
+    place.begin("train", "stopped")
+
+    def limit():
+        resource.setrlimit(resource.RLIMIT_AS, (gib * 2**30, gib * 2**30))
+
+    with place.start("train", preexec_fn=limit) as process:
+        outcome = harness.end(process)
+    assert outcome.code or gib > 1
+    expect_finished_by("train", place)
 
 
 # --- Other processes --------------------------------------------------------------
@@ -175,39 +274,32 @@ def expect_finished_by(program, place):
     harness.expect_same_bytes(program, place)
 
 
+@pytest.mark.parametrize("other_seed", [1, 0], ids=["other_flags", "equal_flags"])
 @pytest.mark.parametrize("program", TRAINING)
-def test_of_two_starts_at_once_one_is_refused(program, place):
+def test_of_two_starts_at_once_one_is_refused(program, other_seed, place):
+    """Or finds the run done."""
     place.begin(program, "new")
+    seeds = [0, other_seed]
     with (
-        place.start(program, "--seed=0") as first,
-        place.start(program, "--seed=1") as second,
+        place.start(program, f"--seed={seeds[0]}") as first,
+        place.start(program, f"--seed={seeds[1]}") as second,
     ):
         ends = [harness.end(first), harness.end(second)]
-    assert sorted(e.code for e in ends) == [0, 2], ends
-    seed = [e.code for e in ends].index(0)
-    # The other may have finished before this one has looked.
-    says = [("in use by another process", f"--seed={seed} there")]
-    harness.judge(Case("refused", program, says=says), ends[1 - seed])
-    assert f"--seed={seed}\n" in (place.out / "flags.txt").read_text()
+    codes = [outcome.code for outcome in ends]
+    assert 0 in codes, ends
+    seed = seeds[codes.index(0)]
+    says = [("in use by another process", "has just finished", f"--seed={seed} there")]
+    for outcome in ends:
+        if outcome.code:
+            harness.judge(Case("refused", program, says=says), outcome)
+        assert "Traceback" not in outcome.output + outcome.errors
+    assert any(codes) or not other_seed
     # The folder is whole, and of the one that says so.
+    assert f"--seed={seed}\n" in (place.out / "flags.txt").read_text()
     again = place.run(Case("again", program, [f"--seed={seed}"]))
     assert again.code == 0 and "Already done" in again.output
     if seed == 0:
         harness.expect_same_bytes(program, place)
-
-
-@pytest.mark.parametrize("program", TRAINING)
-def test_of_two_equal_starts_one_is_refused_or_finds_it_done(program, place):
-    place.begin(program, "new")
-    with place.start(program) as first, place.start(program) as second:
-        ends = [harness.end(first), harness.end(second)]
-    assert min(e.code for e in ends) == 0, ends
-    for outcome in ends:
-        if outcome.code:
-            says = [("in use by another process", "has just finished")]
-            harness.judge(Case("refused", program, says=says), outcome)
-        assert "Traceback" not in outcome.output + outcome.errors
-    harness.expect_same_bytes(program, place)
 
 
 def _read_a_line(process):
@@ -269,6 +361,22 @@ def test_a_run_that_gets_a_signal_resumes_later(program, number, code, place):
     assert outcome.code in (0, code), outcome
     assert "Traceback" not in outcome.errors, outcome.errors
     expect_finished_by(program, place)
+
+
+def test_a_run_that_is_stopped_for_a_while_goes_on(place):
+    place.begin("train", "new")
+    metrics = place.out / "metrics.csv"
+    with place.start("train") as process:
+        waiting.wait_until(metrics.exists, process)
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        # No other run gets the folder meanwhile.
+        case = Case("second", "train", says=[("in use", "has just finished")])
+        harness.judge(case, place.run(case))
+        process.send_signal(signal.SIGCONT)
+        outcome = harness.end(process)
+    assert outcome.code == 0, outcome
+    harness.expect_same_bytes("train", place)
 
 
 def test_no_cluster_at_an_address_is_named(place):

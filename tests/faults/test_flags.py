@@ -1,10 +1,14 @@
-"""Flags that do not parse, are out of range or too large."""
+"""Flags that do not parse, are out of range or too large, or name what is no input."""
 
+import gzip
+
+import numpy as np
 import pytest
 
+from tests import labelled_blobs
 from tests.faults import harness, programs
 from tests.faults.arrangements import make_folder, write
-from tests.faults.harness import Case, of_each
+from tests.faults.harness import EITHER, Case, of_each
 
 # Far above this machine's memory; a process that tries it anyway is stopped early.
 _MEMORY = {"AS": 24 * 2**30}
@@ -105,9 +109,46 @@ ABSURD = [
     )
 ]
 
+# What does not go together is tried with each program, in tests/experiments; the
+# programs of data/ in tests/data.
+_THREE_IMAGES = gzip.compress(labelled_blobs.idx(np.zeros([3, 28, 28], np.uint8)))
 
-# What does not go together is tried with each program, in tests/experiments.
-@harness.params([*ANY, *HUGE, *ABSURD])
+FILES = [
+    Case(
+        f"images_{label}",
+        "sampler_quality",
+        ["--output_dir=out", "--num_draws=100", "--images=x.gz"],
+        arrange=arrange,
+        says=["x.gz"],
+    )
+    for label, arrange in (
+        ("lost", None),
+        ("no_gzip", write("x.gz", "Dear")),
+        ("cut_off", write("x.gz", gzip.compress(b"\0\0\x08\3" * 99)[:30])),
+        ("too_few", write("x.gz", _THREE_IMAGES)),
+    )
+]
+
+# Tables and figures; what may be wrong in runs: tests/experiments/common.
+_TABLE = ["1", "--report", "--results_dir=runs"]
+COMMANDS = [
+    Case(label, program, flags, says=[says], code=EITHER)
+    for program, label, flags, says in (
+        ("run_table", "no_runs", _TABLE, "runs"),
+        ("run_table", "table_9", ["9"], "which table"),
+        ("run_table", "no_workers", ["1", "--workers=0"], "--workers=0"),
+        ("figures", "an_unknown_one", ["--figure=99"], "--figure"),
+        (
+            "figures",
+            "to_a_device",
+            ["--figure=8", "--output_dir=/dev/null/x"],
+            "/dev/null",
+        ),
+    )
+]
+
+
+@harness.params([*ANY, *HUGE, *ABSURD, *FILES, *COMMANDS])
 def test_a_flag_that_will_not_do_is_named(case, place):
     harness.try_case(case, place)
 

@@ -24,13 +24,11 @@ _RESUMES = "resumes after"
 # --- Whose the folder is ----------------------------------------------------------
 
 LOCKED = of_each(
-    Case("in_use_before_anything_else", arrange=hold_lock, says=[_IN_USE], cure=True),
-    Case(
-        "in_use_with_the_same_flags",
-        start="stopped",
-        arrange=hold_lock,
-        says=[_IN_USE],
-        cure=True,
+    *(
+        Case(
+            f"in_use_{label}", start=start, arrange=hold_lock, says=[_IN_USE], cure=True
+        )
+        for label, start in (("at_first", "new"), ("with_the_same_flags", "stopped"))
     ),
     # It must not write its own flags, whatever it says.
     Case(
@@ -154,65 +152,47 @@ LEFTOVERS = of_each(
 # --- Files that are lost, cut off or in the way -----------------------------------
 
 # What else may be wrong in them: tests/training/test_results_folder.py.
+_NO_ROW = b"what is this\n"
 DAMAGED = of_each(
     *(
         Case(
-            label, start=start, arrange=change(f"run/{name}", by), says=says, cure=True
+            label,
+            start=start,
+            arrange=change(f"run/{name}", by),
+            says=[says],
+            cure=True,
         )
         for label, start, name, by, says in (
-            ("metrics_lost", "stopped", "metrics.csv", lose, ["run/metrics.csv"]),
+            ("metrics_lost", "stopped", "metrics.csv", lose, "run/metrics.csv"),
             (
-                "metrics_with_a_wrong_line",
-                "stopped",
-                "metrics.csv",
-                lambda c: c + b"what is this\n",
-                ["run/metrics.csv"],
-            ),
-            (
-                "metrics_lost_after_the_end",
+                "metrics_lost_at_the_end",
                 "finished",
                 "metrics.csv",
                 lose,
-                ["run/metrics.csv"],
+                "run/metrics.csv",
             ),
-            ("done_cut_off", "finished", "done.json", cut_off, ["run/done.json"]),
-            (
-                "flags_cut_off",
-                "stopped",
-                "flags.txt",
-                cut_off,
-                [("flags.txt", "there")],
-            ),
-            ("flags_lost", "stopped", "flags.txt", lose, ["flags.txt"]),
+            ("no_row", "stopped", "metrics.csv", lambda c: c + _NO_ROW, "run/metrics"),
+            ("done_cut_off", "finished", "done.json", cut_off, "run/done.json"),
+            ("flags_cut_off", "stopped", "flags.txt", cut_off, ("flags.txt", "there")),
+            ("flags_lost", "stopped", "flags.txt", lose, "flags.txt"),
         )
     ),
     *(
         Case(
             f"a_folder_for_{name}",
-            start=start,
+            start="finished" if name == "done.json" else "stopped",
             arrange=make_folder(f"run/{name}"),
             code=EITHER,
             says=[name],
+            writes=writes,
             cure=True,
         )
-        for name, start in (
-            ("metrics.csv", "stopped"),
-            ("done.json", "finished"),
-            ("flags.txt", "stopped"),
+        for writes, names in (
+            ((), ("metrics.csv", "done.json", "flags.txt")),
+            # These stand in the way of what the run writes.
+            (None, ("speed.csv", "curves.png", "{name}.npz", ".lock", "run.json")),
         )
-    ),
-    # These stand in the way of what the run writes; it resumes once they are gone.
-    *(
-        Case(
-            f"a_folder_for_{name}",
-            start="stopped",
-            arrange=make_folder(f"run/{name}"),
-            code=EITHER,
-            says=[name],
-            writes=None,
-            cure=True,
-        )
-        for name in ("speed.csv", "curves.png", "{name}.npz", ".lock", "run.json")
+        for name in names
     ),
     Case(
         "a_file_for_checkpoints",
@@ -247,11 +227,10 @@ WARM_START = [
         cure=True,
         same=False,
     )
-    for label, arrange, code, says in (
-        ("cut_off", _cache(cut_off), 2, ["warm/", ".npz"]),
-        ("empty", _cache(put("")), 2, ["warm/", ".npz"]),
-        ("of_something_else", _cache(put("no weights")), 2, ["warm/", ".npz"]),
-        ("a_file", write("warm", "no folder"), EITHER, ["warm"]),
+    for label, arrange, code, *says in (
+        ("cut_off", _cache(cut_off), 2, "warm/", ".npz"),
+        ("of_something_else", _cache(put("no weights")), 2, "warm/", ".npz"),
+        ("a_file", write("warm", "no folder"), EITHER, "warm"),
     )
 ]
 
@@ -274,8 +253,7 @@ def newest(arrangement):
     )(place)
 
 
-def damage_newest(by):
-    return newest(lambda name: change(name, by))
+damage_newest = newest(lambda name: change(name, flip))
 
 
 def damage_all(place):
@@ -290,7 +268,8 @@ def _put_aside_before(place):
 
 _ASIDE = ["run/checkpoints/*damaged*"]
 
-# Renamed, and resumed from the previous one, to the same bytes.
+# Renamed, and resumed from the previous one, to the same bytes. Other damage:
+# tests/training/test_checkpoints.py.
 PUT_ASIDE = of_each(
     *(
         Case(
@@ -302,14 +281,8 @@ PUT_ASIDE = of_each(
             keeps=_ASIDE,
         )
         for label, arrange in (
-            ("the_newest_one_bit", damage_newest(flip)),
-            ("the_newest_cut_off", damage_newest(cut_off)),
-            ("the_newest_empty", damage_newest(put(b""))),
-            ("the_newest_zeros", damage_newest(lambda c: b"\0" * len(c))),
-            (
-                "put_aside_a_second_time",
-                all_of(_put_aside_before, damage_newest(flip)),
-            ),
+            ("the_newest", damage_newest),
+            ("the_newest_a_second_time", all_of(_put_aside_before, damage_newest)),
         )
     ),
     # Not a word of a run that starts again.

@@ -243,7 +243,9 @@ def test_missing_and_unfinished_runs_are_said(toy, runs):
     assert "11 of 15 runs are done" in text and "no finished run" in text
     assert "pprn − full" not in text
     (runs / "full").rename(runs / "elsewhere")
-    assert "none yet in full" in page(toy, runs)
+    text = page(toy, runs)
+    assert "none yet in full" in text and "- Seeds: 0, 1, 2 in " in text
+    assert "- Rounds: 4\n" in text  # Those of the runs.
 
 
 def test_one_seed_has_no_interval_and_no_deviation(toy, tmp_path):
