@@ -1,6 +1,5 @@
 """Headless Chromium by its debugging protocol over two pipes: no driver is needed."""
 
-import base64
 import contextlib
 import json
 import os
@@ -101,11 +100,6 @@ class Page:
         while not self.evaluate(expression):
             assert time.monotonic() < end, f"never true: {expression}"
             time.sleep(0.1)
-
-    def screenshot(self, path: pathlib.Path) -> None:
-        """Writes what is seen as a PNG."""
-        data = self.call("Page.captureScreenshot")["data"]
-        path.write_bytes(base64.b64decode(data))
 
 
 @contextlib.contextmanager

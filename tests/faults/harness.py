@@ -29,7 +29,7 @@ class Case:
     """A fault, and what is to come of it.
 
     Attributes:
-        id: Of the test.
+        id: Of the test; by default its flags.
         program: A name of `programs.PROGRAMS`; `of_each` fills it in.
         flags: More flags, after the program's usual ones.
         start: What the results folder is at first: `new` (not there), `stopped` (an
@@ -74,7 +74,7 @@ def of_each(*cases: Case, names: Sequence[str] = programs.TRAINING) -> list[Case
 
 def params(cases: Sequence[Case]) -> pytest.MarkDecorator:
     """Makes a test for each case."""
-    ids = [f"{case.program}-{case.id}" for case in cases]
+    ids = [f"{case.program}-{case.id or ' '.join(case.flags)}" for case in cases]
     assert len(set(ids)) == len(ids), sorted(i for i in ids if ids.count(i) > 1)
     return pytest.mark.parametrize("case", cases, ids=ids)
 

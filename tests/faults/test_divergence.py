@@ -15,57 +15,47 @@ _RATE = "learning rate"
 _METHODS = ("fedss", "pos_only", "neg_only", "full_softmax", "fedaws", "centralized")
 
 DIVERGING = [
-    Case(label, program, flags, code=1, says=[_TRY, *says], writes=None)
-    for program, label, flags, says in (
+    Case("", program, flags, code=1, says=[_TRY, *says], writes=None)
+    for program, says, *flags in (
         *(
-            (
-                "train",
-                f"{method}_rate_1e20",
-                [f"--method={method}", "--client_learning_rate=1e20"],
-                [_RATE],
-            )
+            ("train", [_RATE], f"--method={method}", "--client_learning_rate=1e20")
             for method in _METHODS
         ),
-        (
-            "train",
-            "server_rate_1e38",
-            ["--server_optimizer=sgdm:learning_rate=1e38"],
-            [_RATE],
-        ),
-        ("compare", "rate_1e20", ["--client_learning_rate=1e20"], [_RATE]),
-        ("rf_softmax", "rate_3e38", ["--learning_rate=3e38"], []),
-        ("partial_fc", "rate_1e30", ["--learning_rate=1e30"], [_RATE]),
-        ("leap", "rate_1e20", ["--learning_rate=1e20"], [_RATE]),
-        ("leap", "its_own_rate", ["--embedding_learning_rate=1e30"], [_RATE]),
-        ("leap", "weight_decay_1e30", ["--weight_decay=1e30"], []),
-        ("moco", "rate_1e30", ["--learning_rate=1e30"], [_RATE]),
-        ("moco", "weight_decay_1e30", ["--weight_decay=1e30"], []),
+        ("train", [_RATE], "--server_optimizer=sgdm:learning_rate=1e38"),
+        ("compare", [_RATE], "--client_learning_rate=1e20"),
+        ("rf_softmax", [], "--learning_rate=3e38"),
+        ("partial_fc", [_RATE], "--learning_rate=1e30"),
+        ("leap", [_RATE], "--learning_rate=1e20"),
+        ("leap", [_RATE], "--embedding_learning_rate=1e30"),
+        ("leap", [], "--weight_decay=1e30"),
+        ("moco", [_RATE], "--learning_rate=1e30"),
+        ("moco", [], "--weight_decay=1e30"),
     )
 ]
 
 # Extreme, but not wrong as such: a result or one line, and no traceback.
 EXTREME = [
-    Case(label, program, flags, code=(0, 1, 2), writes=None, same=False)
-    for program, label, flags in (
-        ("rf_softmax", "rate_1e30", ["--learning_rate=1e30", "--optimizer=sgd"]),
-        ("rf_softmax", "logit_scale_1000", ["--logit_scale=1000"]),
-        ("rf_softmax", "logit_scale_1e30", ["--logit_scale=1e30"]),
-        ("rf_softmax", "nu_1e30", ["--nu=1e30"]),
-        ("rf_softmax", "alpha_1e300", ["--alpha=1e300", "--sampler=quadratic"]),
-        ("rf_softmax", "gradient_norm_1e300", ["--max_gradient_norm=1e300"]),
-        ("rf_softmax", "exp_logit_scale_1000", ["--sampler=exp", "--logit_scale=1000"]),
-        ("partial_fc", "logit_scale_1e30", ["--logit_scale=1e30"]),
-        ("partial_fc", "sample_rate_1e-9", ["--sample_rate=1e-9"]),
-        ("leap", "diversity_1e300", ["--diversity=1e300"]),
-        ("leap", "pace_1e6", ["--pace_start=1e6", "--pace_growth=1e6"]),
-        ("leap", "alpha_1e300", ["--alpha=1e300"]),
-        ("moco", "gamma_1e300", ["--gamma=1e300"]),
-        ("moco", "temperature_1e300", ["--temperature=1e300"]),
-        ("moco", "temperature_0.001", ["--temperature=0.001"]),
-        ("moco", "one_key", ["--queue_size=8", "--num_clusters=8", "--loss=filtered"]),
-        ("train", "rate_0", ["--client_learning_rate=0"]),
-        ("train", "rate_1e-300", ["--client_learning_rate=1e-300"]),
-        ("train", "spreadout_1e300", ["--method=fedaws:weight=1e300"]),
+    Case("", program, flags, code=(0, 1, 2), writes=None, same=False)
+    for program, *flags in (
+        ("rf_softmax", "--learning_rate=1e30", "--optimizer=sgd"),
+        ("rf_softmax", "--logit_scale=1000"),
+        ("rf_softmax", "--logit_scale=1e30"),
+        ("rf_softmax", "--nu=1e30"),
+        ("rf_softmax", "--alpha=1e300", "--sampler=quadratic"),
+        ("rf_softmax", "--max_gradient_norm=1e300"),
+        ("rf_softmax", "--sampler=exp", "--logit_scale=1000"),
+        ("partial_fc", "--logit_scale=1e30"),
+        ("partial_fc", "--sample_rate=1e-9"),
+        ("leap", "--diversity=1e300"),
+        ("leap", "--pace_start=1e6", "--pace_growth=1e6"),
+        ("leap", "--alpha=1e300"),
+        ("moco", "--gamma=1e300"),
+        ("moco", "--temperature=1e300"),
+        ("moco", "--temperature=0.001"),
+        ("moco", "--queue_size=8", "--num_clusters=8", "--loss=filtered"),
+        ("train", "--client_learning_rate=0"),
+        ("train", "--client_learning_rate=1e-300"),
+        ("train", "--method=fedaws:weight=1e300"),
     )
 ]
 

@@ -65,7 +65,7 @@ _OUT_OF_RANGE = {
 # Such numbers fit no integer of a library: a line, not a traceback.
 HUGE = [
     Case(
-        f"{flag}_of_20_digits",
+        "",
         program,
         [f"--{flag}={'9' * 20}"],
         # Of the flag, or of the library's argument.
@@ -86,7 +86,7 @@ HUGE = [
 # tests/experiments/common/test_memory_needs.py.
 ABSURD = [
     Case(
-        "_".join(flags).replace("--", ""),
+        "",
         program,
         flags,
         says=[("memory", "GiB", "TiB", "GB", "at most")],
