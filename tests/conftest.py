@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.framework import config as tf_config
 
+from tests.experiments import program_server
 from tff_fedss import runtime
 
 
@@ -78,6 +79,14 @@ def plain_operations():
         tf_config.disable_op_determinism()
     tf.config.experimental.enable_tensor_float_32_execution(False)
     tf.keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.fixture(scope="session")
+def server():
+    """A process that runs any program, one after the other."""
+    server = program_server.Server()
+    yield server
+    server.close()
 
 
 @pytest.fixture(scope="session")

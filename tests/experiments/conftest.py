@@ -6,15 +6,6 @@ import pytest
 
 from experiments.common import plots, program
 from experiments.fedss import train
-from tests.experiments import program_server
-
-
-@pytest.fixture(scope="session")
-def server():
-    """A process that runs any program, one after the other."""
-    server = program_server.Server()
-    yield server
-    server.close()
 
 
 @pytest.fixture

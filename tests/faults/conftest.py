@@ -1,4 +1,4 @@
-"""What the tests of faults share: the process of programs, places, the summary."""
+"""What the tests of faults share: runs to begin with, and places."""
 
 import os
 import pathlib
@@ -7,7 +7,6 @@ import tempfile
 
 import pytest
 
-from tests.experiments import program_server
 from tests.faults import harness
 
 _HERE = pathlib.Path(__file__).parent
@@ -17,14 +16,6 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if _HERE in item.path.parents:
             item.add_marker(pytest.mark.slow)
-
-
-@pytest.fixture(scope="session")
-def server():
-    """A process that runs any program."""
-    server = program_server.Server()
-    yield server
-    server.close()
 
 
 @pytest.fixture(scope="session")
