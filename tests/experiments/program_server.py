@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _ROOT = pathlib.Path(__file__).parents[2]
@@ -120,16 +120,6 @@ class Server:
             cwd=_ROOT,
         )
         os.close(theirs)
-
-
-@contextlib.contextmanager
-def serve(module: str) -> Iterator[Callable[..., Outcome]]:
-    """Yields a function that runs one program: flags -> (exit code, stdout, stderr)."""
-    server = Server()
-    try:
-        yield lambda *flags, **options: server.run(module, *flags, **options)
-    finally:
-        server.close()
 
 
 # --- In the process ---------------------------------------------------------------

@@ -1,6 +1,7 @@
 """`./run.sh partial_fc`, and its steps by n and r."""
 
 import csv
+import functools
 import subprocess
 import sys
 
@@ -29,8 +30,9 @@ SMALL = (
 @pytest.fixture(scope="module")
 def run():
     """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
-    with program_server.serve("experiments.partial_fc.train") as run:
-        yield run
+    server = program_server.Server()
+    yield functools.partial(server.run, "experiments.partial_fc.train")
+    server.close()
 
 
 def read(folder, *columns):
