@@ -79,28 +79,25 @@ def test_no_circle(imports):
     list(graphlib.TopologicalSorter(imports).static_order())  # CycleError names it.
 
 
-def test_the_library_knows_no_program(imports):
-    others = ("experiments", "data", "examples", "tests")
-    assert not _arrows(imports, ["tff_fedss"], others)
-    assert not _arrows(imports, ["experiments"], ["data", "examples", "tests"])
+# A package, and what it does not import.
+BARRED = [
+    ("tff_fedss", ["experiments", "data", "examples", "tests"]),
+    ("experiments", ["data", "examples", "tests"]),
+    *(
+        (f"tff_fedss.{layer}", [f"tff_fedss.{later}" for later in LAYERS[i + 1 :]])
+        for i, layer in enumerate(LAYERS)
+    ),
+    *(
+        (f"experiments.{name}", [f"experiments.{x}" for x in PAPERS if x != name])
+        for name in ("common", *PAPERS)
+    ),
+]
 
 
-@pytest.mark.parametrize("layer", LAYERS)
-def test_layers_import_what_stands_before_them(imports, layer):
-    later = [f"tff_fedss.{name}" for name in LAYERS[LAYERS.index(layer) + 1 :]]
-    assert not _arrows(imports, [f"tff_fedss.{layer}"], later)
-
-
-@pytest.mark.parametrize("paper", PAPERS)
-def test_papers_do_not_import_each_other(imports, paper):
-    assert any(_within(name, f"experiments.{paper}") for name in imports)
-    others = [f"experiments.{other}" for other in PAPERS if other != paper]
-    assert not _arrows(imports, [f"experiments.{paper}"], others)
-
-
-def test_what_papers_share_knows_none_of_them(imports):
-    papers = [f"experiments.{paper}" for paper in PAPERS]
-    assert not _arrows(imports, ["experiments.common"], papers)
+@pytest.mark.parametrize("package, others", BARRED)
+def test_imports_go_one_way(imports, package, others):
+    assert any(_within(name, package) for name in imports)
+    assert not _arrows(imports, [package], others)
 
 
 def test_losses_and_samplers_import_each_other_only(imports):
