@@ -152,8 +152,8 @@ def test_another_version_is_not_used(machines, tmp_path, monkeypatch, caplog):
     assert re.search("another version, tff_fedss .* instead of .* commit", warning)
     assert len(context._pool.members) == 1
     context._pool.close()
-    context._pool._versions = {"tff_fedss": "of nobody"}
-    with use(context), pytest.raises(runtime.WorkerError, match="instead of of nobody"):
+    context._pool._versions = {"tff_fedss": "of others"}
+    with use(context), pytest.raises(runtime.WorkerError, match="instead of of others"):
         test_cluster.sum_up([{"x": 1.0, "pid": 1}])
     context.close()
 

@@ -71,7 +71,7 @@ class Pool:
     """Actors on the machines of the cluster that this process is connected to.
 
     A machine whose actors fail to start three times in a row is left out, and tried
-    again once a round. One with another version of the project is left out for good.
+    again once a round. One with another version of the project is left out permanently.
 
     Args:
         address: For messages.
