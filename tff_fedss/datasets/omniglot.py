@@ -1,7 +1,6 @@
 """Omniglot as a federated data set of handwritten characters (Lake et al., 2015)."""
 
 import dataclasses
-import math
 import os
 import pathlib
 import re
@@ -257,14 +256,9 @@ def load(
         and for retrieval: minus 1). With rotations it is that, times 4, plus the
         number of quarter turns.
     """
-    if retrieval and characters != "evaluation":
-        raise InvalidInputError(
-            f"characters={characters} has no effect on retrieval, whose classes are "
-            "the 964 characters of the background set."
-        )
-    _check_drawers(test_drawers)
     check_choice("partition", partition, PARTITIONS)
-    check_choice("characters", characters, CHARACTERS)
+    _check_characters(characters, retrieval)
+    _check_drawers(test_drawers)
     drawings = read_drawings(data_dir, image_size)
     num_background = NUM_BACKGROUND_CHARACTERS
     if rotations:
@@ -295,20 +289,20 @@ def load(
 
     train = np.flatnonzero(is_train)
     rng = partitions.generator(seed, _PHILOX_STREAM)
-    per_client = (classes_per_client, drawings_per_class)
-    if partition == "mixed":
-        clients = partitioners.Mixed(*per_client).split(labels[train], rng)
-    elif partition == "chunks":
-        clients = partitions.chunks(labels[train], math.prod(per_client), rng)
-    else:
+    if partition == "drawer":
         clients = _drawer_clients(
             drawings.alphabets[train], drawings.drawers[train], rng
         )
-    arrays = {}
-    for client_id, examples in clients.items():
-        rows = train[examples]
-        arrays[client_id] = (drawings.images[rows], labels[rows])
-    client_data = InMemoryClientData(arrays)
+    elif partition == "chunks":
+        size = classes_per_client * drawings_per_class
+        clients = partitions.chunks(labels[train], size, rng)
+    else:
+        mixed = partitioners.Mixed(classes_per_client, drawings_per_class)
+        clients = mixed.split(labels[train], rng)
+    rows_of = {client_id: train[examples] for client_id, examples in clients.items()}
+    client_data = InMemoryClientData(
+        {k: (drawings.images[rows], labels[rows]) for k, rows in rows_of.items()}
+    )
     return FederatedDataset(
         name="omniglot",
         num_classes=int(labels[train].max()) + 1,
@@ -361,6 +355,15 @@ def load_identities(
 
 def _listed(drawers: Sequence[int]) -> str:
     return ", ".join(map(str, sorted(set(drawers))))
+
+
+def _check_characters(characters: str, retrieval: bool) -> None:
+    check_choice("characters", characters, CHARACTERS)
+    if retrieval and characters != "evaluation":
+        raise InvalidInputError(
+            f"characters={characters} has no effect on retrieval, whose classes are "
+            "the 964 characters of the background set."
+        )
 
 
 def _check_drawers(test_drawers: Sequence[int]) -> None:
