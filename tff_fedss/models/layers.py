@@ -277,11 +277,16 @@ class GroupNormalization(tf.keras.layers.GroupNormalization):
         return outputs
 
 
+# The fewest elements of a row that TensorFlow multiplies fast with one that it repeats.
+_ROW = 384
+
+
 def _group_normalize(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int, epsilon: float
 ) -> tf.Tensor:
     channels = x.shape[-1]
     per_group = channels // groups
+    fold = 1  # Positions in a row of the large tensors.
     # Known sizes need not be computed at each step.
     if x.shape[1:].is_fully_defined():
         x_shape = [-1, *x.shape[1:]]
@@ -291,47 +296,55 @@ def _group_normalize(
             # For a constant, TensorFlow would multiply by the reciprocal, which changes
             # the last digits of earlier runs. (For known batches it always did.)
             group_size = tf.compat.v1.placeholder_with_default(group_size, [])
+        while 2 * fold * channels <= _ROW and num_positions % (2 * fold) == 0:
+            fold *= 2
     else:
         x_shape = tf.shape(x)
         num_positions = tf.reduce_prod(x_shape[1:-1])
         group_size = tf.cast(num_positions * per_group, x.dtype)
 
-    def for_channels(values):
-        """Expands a value for each group, [..., groups], to [..., 1, channels]."""
-        values = tf.tile(values[..., tf.newaxis], [1] * values.shape.rank + [per_group])
-        return tf.reshape(values, [*values.shape[:-3], -1, 1, channels])
+    def in_rows(values):
+        """Reshapes a large tensor to [examples, rows, fold * channels]."""
+        return tf.reshape(values, [-1, num_positions // fold, fold * channels])
 
-    def group_sums(sums):
-        """Adds sums over positions, [..., channels], to sums over groups."""
-        sums = tf.reshape(sums, [*sums.shape[:-2], -1, groups, per_group])
-        return tf.reduce_sum(sums, -1)
+    def as_row(values):
+        """Repeats [..., 1, groups, 1 or per_group] in [..., 1, fold * channels]."""
+        leading = values.shape.rank - 3
+        repeats = [1] * leading + [fold, 1, per_group // values.shape[-1]]
+        row = [*values.shape[: leading - 1], -1, 1, fold * channels]
+        return tf.reshape(tf.tile(values, repeats), row)
+
+    def position_sums(values):
+        """Adds the positions of a large tensor: [examples, 1, groups, per_group]."""
+        sums = tf.reduce_sum(tf.reshape(values, [-1, num_positions, channels]), 1)
+        return tf.reshape(sums, [-1, 1, groups, per_group])
+
+    def group_means(sums):
+        """Means over groups, [..., 1, groups, 1], from sums over positions."""
+        return tf.reduce_sum(sums, -1, keepdims=True) / group_size
 
     @tf.custom_gradient
     def normalize(x, gamma, beta):
-        # [examples, positions, channels], like all large tensors below.
-        x = tf.reshape(x, [-1, num_positions, channels])
-        centred = x - for_channels(group_sums(tf.reduce_sum(x, 1)) / group_size)
-        squares = group_sums(tf.reduce_sum(tf.square(centred), 1))
-        inverse_sigma = tf.math.rsqrt(squares / group_size + epsilon)
-        a = tf.reshape(gamma, [groups, per_group]) * inverse_sigma[..., tf.newaxis]
-        a = tf.reshape(a, [-1, 1, channels])
-        y = centred * a + beta
+        x = in_rows(x)
+        scale = tf.reshape(gamma, [groups, per_group])
+        centred = x - as_row(group_means(position_sums(x)))
+        variance = group_means(position_sums(tf.square(centred)))
+        inverse_sigma = tf.math.rsqrt(variance + epsilon)
+        a = as_row(scale * inverse_sigma)
+        y = centred * a + tf.tile(beta, [fold])
 
         def gradient(dy):
-            dy = tf.reshape(dy, [-1, num_positions, channels])
+            dy = in_rows(dy)
             # Sums of dy, and of dy x^.
-            sigmas = tf.tile(inverse_sigma[..., tf.newaxis], [1, 1, per_group])
             sums = tf.stack(
-                [
-                    tf.reduce_sum(dy, 1),
-                    tf.reduce_sum(dy * centred, 1) * tf.reshape(sigmas, [-1, channels]),
-                ]
+                [position_sums(dy), position_sums(dy * centred) * inverse_sigma]
             )
-            means = group_sums(gamma * sums) / group_size
             scales = tf.stack([inverse_sigma, tf.square(inverse_sigma)])
-            mean, slope = tf.unstack(for_channels(means * scales))
+            mean, slope = tf.unstack(as_row(group_means(scale * sums) * scales))
             dx = dy * a - (centred * slope + mean)
-            dbeta, dgamma = tf.unstack(tf.reduce_sum(sums, 1))
+            dbeta, dgamma = tf.unstack(
+                tf.reshape(tf.reduce_sum(sums, 1), [2, channels])
+            )
             return tf.reshape(dx, x_shape), dgamma, dbeta
 
         return tf.reshape(y, x_shape), gradient
