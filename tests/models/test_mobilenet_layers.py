@@ -1,5 +1,7 @@
 """Each layer against those of Keras that it stands for, gradients included."""
 
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -60,6 +62,14 @@ def test_hard_swish_bends_at_3():
 def test_squeeze():
     shape = (3, 5, 4, 2)
     assert_same_as_keras(in_model(mobilenet_layers.Squeeze(name="s"), shape), shape)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("device", [contextlib.nullcontext, layers.as_if_gpus])
+def test_pointwise_convolutions(use_bias, device):
+    layer = mobilenet_layers.PointwiseConv2D(5, 1, use_bias=use_bias, name="p")
+    with device():
+        assert_same_as_keras(layer, (2, 3, 4, 6))
 
 
 @pytest.mark.parametrize("side", [1, 2, 3, 5, 6])

@@ -251,13 +251,18 @@ def _with_own_layers(config: dict[str, Any]) -> dict[str, Any]:
         tensors = nodes[0] if isinstance(nodes[0][0], list) else nodes
         return [tensor[0] for tensor in tensors]
 
-    def replace(name, layer, source, names=("name", "trainable", "dtype")):
-        old = layers[name]["config"]
+    def set_class(name, layer):
         layers[name].update(
             module=layer.__module__,
             class_name=layer.__name__,
             registered_name=f"tff_fedss>{layer.__name__}",
-            config={key: old[key] for key in names or old},
+        )
+
+    def replace(name, layer, source):
+        set_class(name, layer)
+        old = layers[name]["config"]
+        layers[name].update(
+            config={key: old[key] for key in ("name", "trainable", "dtype")},
             inbound_nodes=[[[source, 0, 0, {}]]],
         )
 
@@ -280,10 +285,10 @@ def _with_own_layers(config: dict[str, Any]) -> dict[str, Any]:
             (x,) = sources(name)
             if layers[x]["class_name"] == "ZeroPadding2D":
                 layer["config"]["padding"] = "same"
-                (before,) = sources(x)
-                del layers[x]
-                x = before
-            replace(name, mobilenet_layers.DepthwiseConv2D, x, names=None)
+                layer["inbound_nodes"] = layers.pop(x)["inbound_nodes"]
+            set_class(name, mobilenet_layers.DepthwiseConv2D)
+        elif layer["config"].get("kernel_size") == (1, 1):
+            set_class(name, mobilenet_layers.PointwiseConv2D)
     return {**config, "layers": list(layers.values())}
 
 
