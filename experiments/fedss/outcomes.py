@@ -15,7 +15,7 @@ import numpy as np
 from experiments.common import plots, table
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
-from tff_fedss import metrics, tasks, training
+from tff_fedss import metrics, models, tasks, training
 
 # The columns of the table: title and format in the terminal. Those of the classifier
 # are per client and round.
@@ -28,6 +28,8 @@ _COLUMNS = {
     "classifier_bytes_up": ("bytes up", ",.0f"),  # With the ids of the classes.
     "epsilon": ("epsilon", ".3g"),  # After the last round, with --dp alone.
 }
+# Growth of W's rows, and of the loss, that shows too long steps.
+_LONG_ROWS, _RISEN_LOSS = 2.0, 1.05
 _FEWER, _MORE = 10, 2  # To try next: a tenth of the rate, twice the rounds.
 
 
@@ -248,11 +250,25 @@ def diagnosis(
         return None
     flag, rate = "client_learning_rate", config.learning_rate(run.name) / _FEWER
     value = f"{rate:g}"
+    losses = [row["loss"] for row in rows if "loss" in row]
+    tenth = math.ceil(len(losses) / 10)
+    before, after = np.mean(losses[:tenth]), np.mean(losses[-tenth:])
+    norms = np.linalg.norm(np.asarray(run.weights.trainable[-1]), axis=1)
+    start = config.initial_norm or models.INITIAL_NORM
+    # Initially short rows are expected to grow.
+    is_long = norms.mean() > _LONG_ROWS * max(start, models.INITIAL_NORM)
     values = [row[metric] for row in trained]
     if is_collapsed:
         cause = (
             f"phi has collapsed: the mean cosine of two images is "
             f"{last['mean_cosine']:.3f} ({first['mean_cosine']:.3f} before training)"
+        )
+    elif after > _RISEN_LOSS * before:
+        cause = f"the rate is too high: the loss rose from {before:.3g} to {after:.3g}"
+    elif is_long:
+        cause = (
+            f"the rate is too high: the rows of W are {norms.mean() / start:.1f} times "
+            "as long as before training"
         )
     elif values[-1] == max(values) > values[0]:
         cause = (
@@ -261,10 +277,9 @@ def diagnosis(
         )
         flag, value = "rounds", str(_MORE * config.rounds)
     else:
-        losses = [row["loss"] for row in rows if "loss" in row]
         cause = (
-            f"the rate may be too high: the loss went from {losses[0]:.3g} to "
-            f"{losses[-1]:.3g}, and phi is worse than before"
+            f"the rate may be too high: the loss went from {before:.3g} to "
+            f"{after:.3g}, and phi is worse than before"
         )
     what = "ended below its start" if is_below else "learned hardly anything"
     program = "compare" if "methods" in config.flags() else "train"

@@ -2,11 +2,12 @@ import csv
 import io
 import types
 
+import numpy as np
 import pytest
 
 from experiments.fedss import best_round, outcomes, run_config, run_methods, train
 from tests.experiments import run_folders
-from tff_fedss import tasks
+from tff_fedss import models, tasks
 
 OUTCOMES = [
     dict(zip(outcomes._COLUMNS, values, strict=False))
@@ -98,8 +99,11 @@ def measured(values, losses=(3, 3, 2, 2), cosine=0.4):
     return rows
 
 
-def run_of():
-    return types.SimpleNamespace(name="fedss", task=Task())
+def run_of(growth=1.0):
+    w = np.full([3, 4], growth * models.INITIAL_NORM / 2)
+    return types.SimpleNamespace(
+        name="fedss", task=Task(), weights=types.SimpleNamespace(trainable=[w])
+    )
 
 
 def test_the_summary_has_start_end_and_best():
@@ -115,27 +119,42 @@ def test_the_summary_has_start_end_and_best():
 
 
 @pytest.mark.parametrize(
-    "rows, cause, flag",
+    "rows, growth, cause, flag",
     [
         (
             measured([0.4, 0.3, 0.2, 0.2, 0.1], cosine=0.99),
+            1.0,
             "phi has collapsed: the mean cosine of two images is 0.990",
             "client_learning_rate=0.01",
         ),
         (
+            measured([0.4, 0.3, 0.2, 0.2, 0.1], losses=[3, 4, 5, 5]),
+            1.0,
+            "the rate is too high: the loss rose from 3 to 5",
+            "client_learning_rate=0.01",
+        ),
+        (
+            measured([0.4, 0.3, 0.2, 0.2, 0.1]),
+            2.5,
+            "the rate is too high: the rows of W are 2.5 times as long as before",
+            "client_learning_rate=0.01",
+        ),
+        (
             measured([0.4, 0.1, 0.2, 0.25, 0.3]),
+            1.0,
             "too few rounds: MAP@10 is still rising, from 10.0 % to 30.0 %",
             "rounds=8",
         ),
         (
             measured([0.4, 0.3, 0.2, 0.2, 0.1]),
+            1.0,
             "the rate may be too high: the loss went from 3 to 2",
             "client_learning_rate=0.01",
         ),
     ],
 )
-def test_a_run_below_its_start_says_why_and_what_to_try(rows, cause, flag):
-    text = outcomes.diagnosis(CONFIG, run_of(), rows)
+def test_a_run_below_its_start_says_why_and_what_to_try(rows, growth, cause, flag):
+    text = outcomes.diagnosis(CONFIG, run_of(growth), rows)
     assert text.startswith(f"FedSS ended below its start; {cause}")
     *_, command = text.splitlines()
     assert command.startswith("  ./run.sh train '--flagfile=results/a b/flags.txt' ")
