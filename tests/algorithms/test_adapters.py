@@ -213,30 +213,6 @@ def test_zeroing_around_noise():
 
 
 @pytest.mark.parametrize(
-    "make, message",
-    [
-        (lambda: adapters.WrappedRowsFactory(lambda mean: None), "wrap must give a we"),
-        (lambda: adapters.UnionRowsFactory("mean", 5), "inner must be a factory"),
-        (
-            lambda: adapters.NoisedRowsFactory(tff.learning.dp_aggregator(0.0, 3), 13),
-            "private must be a tff.aggregators.Diff",
-        ),
-        (
-            lambda: build(rows_aggregator=UNIFORM, client_weighting="uniform"),
-            "rows_aggregator is TFF's UnweightedMeanFactory.*UnionRowsFactory",
-        ),
-        (
-            lambda: build(joint_aggregator=tff.learning.robust_aggregator()),
-            "joint_aggregator is TFF's",
-        ),
-    ],
-)
-def test_what_does_not_fit(make, message):
-    with pytest.raises(TypeError, match=message):
-        make()
-
-
-@pytest.mark.parametrize(
     "factory",
     [
         UNIFORM,

@@ -501,14 +501,6 @@ def test_dropout_follows_from_the_clients_seed():
     assert np.abs(first[0].classifier - third[0].classifier).max() > 1e-4
 
 
-def test_models_of_the_caller_work_after_a_process_was_built():
-    """TensorFlow 1's graphs give Keras's classes another base; they get theirs back."""
-    model = dense_features()
-    build.__wrapped__()
-    assert len(model.get_weights()) == 2
-    assert model(np.zeros([1, *IMAGE_SHAPE])).shape == (1, EMBEDDING_DIM)
-
-
 @pytest.mark.parametrize(
     "layer", [tf.keras.layers.Dropout(0.5, seed=1), tf.keras.layers.RandomFlip()]
 )

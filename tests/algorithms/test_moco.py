@@ -270,11 +270,6 @@ def test_an_oracle_s_clusters_are_the_classes(form):
     np.testing.assert_array_equal(moco.queue_labels[BATCH:], queue_labels[BATCH:])
 
 
-def test_unknown_clusters_are_refused():
-    with pytest.raises(ValueError, match="clusters='best' must be one of"):
-        build("filtered", clusters="best")
-
-
 def build_like(moco, form, gamma):
     """Another one, as `moco` was before `measure` moved its queue on."""
     other = build(form, gamma)
@@ -344,16 +339,6 @@ def test_another_training_starts_from_encoders_and_queue():
     np.testing.assert_array_equal(large.queue[:10], np.roll(moco.queue, -2, 0))
     np.testing.assert_array_equal(large.queue[10:], random[10:])
     assert large.pointer.numpy() == 10
-
-
-def test_arrays_of_another_model_are_refused():
-    moco = build()
-    with pytest.raises(ValueError, match="has 23 arrays, where these encoders have 15"):
-        moco.start_from(build(backbone_fn=with_batch_norm).arrays())
-    arrays = moco.arrays()
-    arrays["key_001"] = np.zeros(7, np.float32)
-    with pytest.raises(ValueError, match=r"key_001 has the shape \(7,\), not \(6,\)"):
-        moco.start_from(arrays)
 
 
 def wide_backbone():

@@ -79,16 +79,3 @@ def test_bad_input_is_named_and_nothing_is_written(tmp_path):
     with pytest.raises(InvalidInputError, match="`data_dir` must name"):
         partition_sop.main(partition_sop.Config(None, str(good)))
     assert not good.exists()
-
-
-def test_the_summary_counts_clients_images_and_classes():
-    train = sop.Listing(
-        ["a", "b", "c", "d", "e"], np.array([0, 0, 1, 1, 1], np.int32), [], []
-    )
-    assert partition_sop.summary(
-        sop.make_partition(train, 5), train.labels
-    ).splitlines() == [
-        "1 clients, 5 images of 2 classes",
-        "images per client:  min 5, median 5, mean 5.00, max 5",
-        "classes per client: min 2, median 2, mean 2.00, max 2",
-    ]

@@ -1,10 +1,8 @@
 """From class tars to TFRecord shards, in every layout and after every interruption."""
 
 import csv
-import fcntl
 import gzip
 import io
-import os
 import pathlib
 import signal
 import subprocess
@@ -256,17 +254,6 @@ def test_odd_member_of_a_class_tar(tmp_path, layout):
     assert f"{member}; expected n01440838_<number>.JPEG" in message
 
 
-@pytest.mark.parametrize("gzipped", [False, True])
-@pytest.mark.parametrize("member", ["n01440764.jpg", "train/bird.tar"])
-def test_odd_member_of_the_archive(tmp_path, gzipped, member):
-    tars = imagenet21k_archive.class_tars(imagenet21k_archive.classes([2, 1]))
-    content = imagenet21k_archive.tar({**tars, member: tars["n01440764.tar"]})
-    path = tmp_path / "whole.tar"
-    path.write_bytes(gzip.compress(content) if gzipped else content)
-    message = _error(path, tmp_path)
-    assert message.startswith(f"{path}: found {member}; expected")
-
-
 @pytest.mark.parametrize("keep", [0.0, 0.7, "before the end mark"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_truncated_archive(tmp_path, layout, keep):
@@ -305,22 +292,6 @@ def test_damaged_header_does_not_hide_the_rest(tmp_path, layout):
     assert "n01440801.tar is unreadable or damaged: no member and no end of" in message
 
 
-def test_things_that_are_no_archive(tmp_path):
-    assert "damaged: No such file" in _error(tmp_path / "no.tar", tmp_path)
-    (tmp_path / "empty").mkdir()
-    assert "has no class tar; expected a folder" in _error(tmp_path / "empty", tmp_path)
-    other = tmp_path / "other"
-    other.mkdir()
-    (other / "fall11.tar").write_bytes(b"")
-    assert "found fall11.tar; expected" in _error(other, tmp_path)
-    noise = tmp_path / "noise.tar"
-    noise.write_bytes(np.random.default_rng(0).bytes(3000))
-    assert "noise.tar is unreadable or damaged" in _error(noise, tmp_path)
-    nothing = tmp_path / "nothing.tar"
-    nothing.write_bytes(imagenet21k_archive.tar({}))
-    assert "nothing.tar has no class tar" in _error(nothing, tmp_path)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("odd", ["n01440764", "n09999999"])
 def test_list_of_other_classes(tmp_path, layout, odd):
@@ -329,21 +300,6 @@ def test_list_of_other_classes(tmp_path, layout, odd):
     wnids = tmp_path / "wnids.txt"
     wnids.write_text("\n".join(set(images) ^ {odd}))
     assert odd in _error(archive, tmp_path, wnids=str(wnids))
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("n01440764\nn1\n", ":2: 'n1' is not a wnid"),
-        ("\n", "is in the archive or in the list of classes only"),
-        (None, "cannot be read"),
-    ],
-)
-def test_bad_list_of_classes(folder_archive, tmp_path, text, problem):
-    path = tmp_path / "wnids.txt"
-    if text is not None:
-        path.write_text(text)
-    assert problem in _error(folder_archive, tmp_path, wnids=str(path))
 
 
 # Interruptions.
@@ -399,26 +355,6 @@ def test_a_killed_program_resumes_to_the_same_bytes(prepared, classes, tmp_path)
     assert 0 < len(list(progress.glob("n*.json"))) < len(SIZES)
     assert list(progress.glob("n*.tar"))
     assert own_images.contents(_prepare(archive, out)) == own_images.contents(prepared)
-
-
-def test_what_is_unfinished_is_not_mixed_with_others(folder_archive, classes, tmp_path):
-    folder = tmp_path / "out" / "imagenet21k" / "1.0.0"
-    folder.mkdir(parents=True)
-    (folder / "preparation.json").write_text('{"seed": 3, "wnids": ["n01440764"]}')
-    message = _error(folder_archive, tmp_path)
-    assert str(folder) in message and "another seed than 0" in message
-    message = _error(folder_archive, tmp_path, seed=3)
-    assert "is in the archive or in the list of classes only" in message
-
-
-def test_only_one_program_writes(folder_archive, tmp_path):
-    partial = tmp_path / "out" / "imagenet21k" / "1.0.0"
-    partial.mkdir(parents=True)
-    descriptor = os.open(partial, os.O_RDONLY)
-    fcntl.flock(descriptor, fcntl.LOCK_EX)
-    assert "Another program is writing to" in _error(folder_archive, tmp_path)
-    os.close(descriptor)
-    _prepare(folder_archive, tmp_path / "out")
 
 
 def test_what_is_finished_stays(folder_archive, tmp_path):

@@ -8,11 +8,10 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
 
 from tests import landmarks_images
 from tff_fedss import tasks
-from tff_fedss.datasets import fingerprint, images, landmarks, synthetic
+from tff_fedss.datasets import fingerprint, landmarks, synthetic
 from tff_fedss.datasets.central import (
     augmentation,
     extreme,
@@ -244,27 +243,6 @@ def test_a_record_of_the_same_length_with_another_image(tmp_path):
     assert {key for key in first if first[key] != second[key]} == {
         "contents of records"
     }
-
-
-def test_folders_of_identities(tmp_path):
-    def fingerprinted(folder):
-        index = images.load_index(folder)
-        return identities.of_images(index, image_size=8).fingerprint()
-
-    def written(folder, shade):
-        for person in range(6):
-            place = tmp_path / folder / f"p{person}"
-            place.mkdir(parents=True)
-            for i in range(2):
-                colour = (shade if person == i == 0 else 100, person, i)
-                Image.new("RGB", (9, 9), colour).save(place / f"{i}.jpg")
-        return fingerprinted(tmp_path / folder)
-
-    first = written("first", 100)
-    assert written("second", 100) == first != written("third", 200)
-    (tmp_path / "second" / "p5").rename(tmp_path / "second" / "q5")
-    renamed = fingerprinted(tmp_path / "second")
-    assert renamed["names of identities"] != first["names of identities"]
 
 
 def _labelled(last_label=1):

@@ -76,13 +76,6 @@ def test_photographs_stand_upright(kind):
     assert upright[:4].mean() > 200 > 50 > upright[6:].mean()
 
 
-def test_an_orientation_that_changes_nothing_stays():
-    exif = Image.Exif()
-    exif[0x0112] = 1
-    encoded = own_images.encoded(PIXELS, "JPEG", exif=exif)
-    assert formats.normalized(encoded) is encoded
-
-
 def test_the_first_of_several_frames():
     frames = [Image.fromarray(own_images.picture(k)) for k in range(3)]
     for kind in ("PNG", "WEBP"):
@@ -174,19 +167,6 @@ def test_damage_is_found_where_tensorflow_finds_it_and_nowhere_else():
     assert found > 200
     # Damage can end the compressed data before the cut: a JPEG has no checksum.
     assert missed <= 3
-
-
-def test_agrees_with_tensorflow_on_changed_bytes_of_a_whole_file():
-    rng = np.random.default_rng(2)
-    outcomes = []
-    for kind in ("jpeg", "grey jpeg", "png"):
-        whole = _WHOLE[kind]
-        for _ in range(40):
-            damaged = bytearray(whole)
-            damaged[rng.integers(len(whole) // 2, len(whole))] ^= 8
-            outcomes.append((_passes(bytes(damaged)), _tensorflow_decodes(damaged)))
-    assert all(ours == theirs for ours, theirs in outcomes)
-    assert {(False, False), (True, True)} <= set(outcomes)
 
 
 @pytest.mark.parametrize(

@@ -121,12 +121,6 @@ def test_the_clients_are_a_function_of_the_seed(prepared):
     assert rows(_load(prepared, seed=3)) == rows(first)
 
 
-def test_the_folder_of_the_shards_will_do(prepared):
-    dataset = _load(prepared / "imagenet21k" / "1.0.0")
-    assert dataset.test.num_examples == _load(prepared).test.num_examples
-    assert "about 25 images a client" in dataset.summary()
-
-
 def test_no_image_is_read_before_it_is_needed(data_dir):
     expected = _load(data_dir, num_clients=9)
     for shard in data_dir.rglob("*.tfrecord-*"):

@@ -185,19 +185,9 @@ def test_missing_test_file(cache):
     assert f"data_dir={cache}: expected gld160k/train/<user_id> and" in _error(cache)
 
 
-def test_stray_file_among_the_clients(cache):
-    (cache / "train" / "notes.txt").write_text("x")
-    assert "1 files are of no client ['notes.txt']. Remove these" in _error(cache)
-
-
 def test_wrong_folder(cache, miniature, tmp_path):
     layout = "expected gld160k/train/<user_id> and gld160k/test.tfRecord"
     for folder in (miniature.split_dir, tmp_path / "no", cache / "test.csv"):
         assert _error(folder).startswith(f"data_dir={folder}: {layout}")
     for folder in (cache, cache.parent):
         assert "expected gld23k/train/<user_id>" in _error(folder, split="23k")
-
-
-def test_bad_arguments(prepared):
-    assert "split='80k' must be one of 160k, 23k" in _error(prepared, split="80k")
-    assert "image_size=9" in _error(prepared, image_size=9, resize_size=8)

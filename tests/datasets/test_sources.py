@@ -107,19 +107,11 @@ _FILES = {
     "b/second.bin": np.random.default_rng(1).bytes(700),
     "b/skipped.txt": b"not wanted",
 }
-_WANTED = {name: _FILES[name] for name in _FILES if name.endswith(".bin")}
 
 
 def _read(path):
     source = sources.open_source(path, "--data_dir=x")
     return dict(source.read_all(lambda name: not name.endswith(".txt")))
-
-
-@pytest.mark.parametrize("suffix", sources.SUFFIXES)
-def test_reads_what_is_wanted(tmp_path, suffix):
-    path = own_images.write(tmp_path / f"files{suffix}", _FILES)
-    assert sources.is_archive(path)
-    assert _read(path) == _WANTED
 
 
 @pytest.mark.parametrize("suffix", sources.SUFFIXES)
@@ -169,11 +161,6 @@ def test_flipped_bit(tmp_path, name, at, flip, message):
     path.write_bytes(content)
     with pytest.raises(errors.InvalidInputError, match=message):
         _read(path)
-
-
-def test_other_names_are_no_archives(tmp_path):
-    for name in ("images.rar", "tar", "images.gz", "zip"):
-        assert not sources.is_archive(tmp_path / name)
 
 
 def _images(path):

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedss import errors
 from tff_fedss.datasets import bijection, glyph_drawing, synthetic
 
 _SMALL = {
@@ -73,16 +72,6 @@ def test_same_bytes_in_another_order_without_a_cache(small, monkeypatch):
     monkeypatch.setattr(synthetic, "_CACHE_BYTES", 0)
     again = synthetic.glyphs(**_SMALL, seed=5)
     assert digest(again, backwards=True) == digest(small)
-
-
-def test_another_seed_is_another_data_set(small):
-    other = synthetic.glyphs(**_SMALL, seed=6)
-    client = small.train.client_ids[0]
-    assert set(small.positives(client)) != set(other.positives(client))
-    assert _stack(small.test.data)[0].tobytes() != _stack(other.test.data)[0].tobytes()
-    assert (
-        _stack(small.public.data)[0].tobytes() != _stack(other.public.data)[0].tobytes()
-    )
 
 
 def test_elements_have_the_declared_type_and_are_ink_on_nothing(small):
@@ -238,50 +227,6 @@ def test_image_size_scales_the_drawing(small, image_size):
     pairs = zip(resized, reference)
     correlations = [np.corrcoef(a.ravel(), b.ravel())[0, 1] for a, b in pairs]
     assert min(correlations) > 0.7
-
-
-def test_cache_returns_what_it_kept(small):
-    client = small.train.client_ids[0]
-    kept = small.train.client_arrays(client)
-    assert small.train.client_arrays(client) is kept
-    assert not kept[0].flags.writeable
-
-
-def test_preprocess_works_and_dataset_computation_says_why_not(small):
-    brightest = small.train.preprocess(
-        lambda ds: ds.map(lambda e: tf.reduce_max(e["image"]))
-    )
-    client = small.train.client_ids[1]
-    values = list(brightest.create_tf_dataset_for_client(client).as_numpy_iterator())
-    assert min(values) > 200
-    with pytest.raises(NotImplementedError, match="create_tf_dataset_for_client"):
-        _ = small.train.dataset_computation
-
-
-@pytest.mark.parametrize("client_id", ["client_99", "client_0", "client_", "", "x_01"])
-def test_unknown_client(small, client_id):
-    assert small.num_clients == 24
-    for ask in (small.positives, small.train.create_tf_dataset_for_client):
-        with pytest.raises(ValueError, match="not a client"):
-            ask(client_id)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"num_classes": 0},
-        {"num_classes": 2**31},
-        {"seed": -1},
-        {"seed": 2**63},
-        {"mean_examples_per_class": 0},
-        {"num_public_classes": -1},
-    ],
-)
-def test_arguments_out_of_range(arguments):
-    (name,) = arguments
-    with pytest.raises(errors.InvalidInputError, match=f"{name}=") as error:
-        synthetic.glyphs(**arguments)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 16, 17, 1000, 4097, 65536])

@@ -16,7 +16,7 @@ from PIL import Image
 from tests.datasets.images import own_images
 from tff_fedss import errors
 from tff_fedss.datasets import tiny_imagenet
-from tff_fedss.datasets.federated.partitioners import Dirichlet, Mixed
+from tff_fedss.datasets.federated.partitioners import Mixed
 
 _ROOT = "tiny-imagenet-200/"
 # In the order of wnids.txt, which is not the sorted one.
@@ -178,13 +178,6 @@ def test_validation_images_are_the_test(dataset):
     assert not dataset.test_is_unseen
 
 
-def test_dirichlet_partition(folder):
-    dataset = _load(folder, partition=Dirichlet(0.3, clients=3))
-    assert dataset.num_clients == 3
-    expected = sorted(content for content, _ in _stored(dataset.pooled()))
-    assert sorted(c for v in _clients(dataset).values() for c, _ in v) == expected
-
-
 def _pooled(dataset):
     return _stored(dataset.pooled_examples())
 
@@ -236,13 +229,6 @@ def test_unseen_classes_are_held_by_nobody(folder, dataset):
     assert "20 images of 2 unseen classes" in some.summary()
     fingerprint = some.fingerprint()
     assert fingerprint["unseen rows"] != dataset.fingerprint()["unseen rows"]
-
-
-def test_partition_is_decided_by_the_seed(folder, dataset):
-    assert _digest(_load(folder, seed=0)) == _digest(dataset)
-    other = _load(folder, seed=1)
-    assert _stored(other.test.data) == _stored(dataset.test.data)
-    assert _digest(other) != _digest(dataset)
 
 
 # On the way to the model.

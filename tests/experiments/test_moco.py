@@ -137,9 +137,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(run, folders, tmp_path, loss):
     [
         (["--pretrained=/no/such"], "there is no /no/such; expected the results fold"),
         (["--batch_size=21"], "--batch_size=21 is more than the --queue_size=20 keys"),
-        (["--num_clusters=21"], "--num_clusters=21 is more than the --queue_size=20"),
         (["--batch_size=27", "--queue_size=30"], "is more than the 26 training images"),
-        (["--num_train=27"], "num_train=27 must be at least 2 and at most 26"),
         (
             ["--backbone=resnet50_split", "--batch_size=12"],
             "--batch_size=12 must be a multiple of 8 with --backbone=resnet50_split",

@@ -179,19 +179,11 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
     "flags, message",
     [
         (["--dataset=faces"], "own images need --data_dir: a folder"),
-        (
-            ["--dataset=faces", "--data_dir=/no/such"],
-            "--data_dir=/no/such does not exist",
-        ),
-        (["--dataset=images"], "own images need --data_dir: a folder"),
-        (["--dataset=tfds"], "'tfds' needs name; for example --dataset=tfds:name=NAME"),
-        (["--data_dir=/tmp"], "--data_dir goes with images, found --"),
         (["--dataset=omniglot", "--num_classes=5"], "--num_classes goes with"),
         (
             ["--model=small_cnn"],
             "small_cnn does not go with --dataset=generated",
         ),
-        (["--flip"], "--flip goes with images, found --dataset=generated"),
         (["--lfw_dir=/tmp"], "--lfw_pairs=FILE and --lfw_dir=DIR go together"),
         (
             ["--evaluate_on=validation"],
@@ -203,11 +195,6 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
         ),
         (["--num_strata=1", "--num_devices=2"], "--num_devices=2 is more than --num_s"),
         (["--batch_size=1", "--num_devices=2"], "--num_devices=2 is more than --batch"),
-        (["--num_classes=9", "--num_devices=2"], "--num_strata=16 must be at least 2"),
-        (
-            ["--dataset=faces", "--data_dir=/tmp", "--image_size=16"],
-            "needs --image_size of at least 32",
-        ),
     ],
 )
 def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):

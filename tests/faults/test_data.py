@@ -8,7 +8,6 @@ from PIL import Image
 
 from tests.faults import harness, programs
 from tests.faults.arrangements import (
-    all_of,
     change,
     cut_off,
     forbid,
@@ -80,27 +79,6 @@ ABSENT += [
 # What else may be wrong in a file is tried with its reader, in tests/datasets.
 DAMAGED = [
     Case(label, program, arrange=change(name, by), says=[shown(name)])
-    for program, changes in {
-        "leap": {
-            "a_label_of_no_class": (A_FILE["leap"], lambda c: c[:8] + b"\n" + c[9:]),
-        },
-        "rf_softmax": {
-            "no_validation_text": (_VALID, lose),
-            "an_unknown_word": (_VALID, lambda c: b"zebra " + c),
-        },
-        "rf_softmax_labels": {
-            "infinity_for_a_value": ("data/train.txt", swap(b" 3:1", b" 3:1e999")),
-            "fewer_rows_than_said": ("data/train.txt", swap(b"60 12 12", b"61 12 12")),
-        },
-        "train_photographs": {
-            "a_class_that_is_none": (_WNIDS, lambda c: c + b"what is this\n"),
-            "an_annotation_of_no_class": (_VAL, swap(b"n00001001", b"n99999999")),
-            "annotations_cut_off": (_VAL, cut_off),
-        },
-    }.items()
-    for label, (name, by) in changes.items()
-] + [
-    Case(label, program, arrange=change(name, by), says=[shown(name)])
     for program, name in IMAGES.items()
     for label, by in (
         ("an_image_cut_off", cut_off),
@@ -109,51 +87,17 @@ DAMAGED = [
 ]
 
 
-def _keep_one_identity(place):
-    for path in sorted(place.data.iterdir())[1:]:
-        shutil.rmtree(path)
-
-
 def _write_a_huge_image(place):
     """A picture of a few kilobytes that would take gigabytes of memory."""
     Image.new("1", (60_000, 60_000)).save(place.data / "train/red/5.png")
 
 
-_RED = ("data/train/red", "data/test/red")
-FOLDERS = [
-    Case("one_identity", "partial_fc_faces", arrange=_keep_one_identity, says=["data"]),
-    # Nothing is lost with them; but the run says so.
-    *(
-        Case(
-            f"an_identity_{label}",
-            "partial_fc_faces",
-            arrange=arrange,
-            code=0,
-            says=["without images", "person99"],
-        )
-        for label, arrange in (
-            ("without_images", make_folder("data/person99")),
-            ("with_a_text_only", write("data/person99/notes.txt", "no image")),
-        )
-    ),
-    *(
-        Case(label, "moco", arrange=arrange, says=says)
-        for label, arrange, *says in (
-            ("a_class_without_images", make_folder("data/train/green"), "green"),
-            (
-                "a_class_for_the_test_only",
-                write("data/test/green/1.png", programs.picture(7)),
-                "green",
-            ),
-            ("no_test_images", remove("data/test"), "data", "test"),
-            ("one_class", all_of(*map(remove, _RED)), "data", ("class", "classes")),
-            ("a_huge_image", _write_a_huge_image, "train/red/5.png"),
-        )
-    ),
+HUGE = [
+    Case("a_huge_image", "moco", arrange=_write_a_huge_image, says=["train/red/5.png"])
 ]
 
 
-@harness.params([*ABSENT, *DAMAGED, *FOLDERS])
+@harness.params([*ABSENT, *DAMAGED, *HUGE])
 def test_data_that_will_not_do_are_named(case, place):
     harness.try_case(case, place)
 

@@ -8,7 +8,6 @@ import resource
 import shutil
 import signal
 
-import portpicker
 import pytest
 
 from tests import waiting
@@ -134,36 +133,6 @@ FORBIDDEN = of_each(
     ),
 )
 
-# They write their files at the end.
-OTHERS = [
-    case
-    for program, flag, own in (
-        ("sampler_quality", "output_dir", ["--num_draws=100"]),
-        ("describe", "results_dir", []),
-    )
-    for case in (
-        Case(
-            "to_theirs",
-            program,
-            [f"--{flag}=theirs/x.png", *own],
-            arrange=make_theirs,
-            code=EITHER,
-            says=["ermission denied"],
-            writes=None,
-            as_nobody=True,
-        ),
-        Case(
-            "to_a_small_file",
-            program,
-            [f"--{flag}=out/x.png", *own],
-            code=1,
-            says=[_LIMIT],
-            writes=None,
-            limits={"FSIZE": 500},
-        ),
-    )
-]
-
 
 _RENAMED = ("round_3.npz", "flags.txt", "fedss.npz", "done.json")
 # The library's functions fail with errors of the system.
@@ -223,7 +192,7 @@ FAILING = [
 ]
 
 
-@harness.params([*FULL, *FORBIDDEN, *OTHERS, *FAILING])
+@harness.params([*FULL, *FORBIDDEN, *FAILING])
 def test_what_cannot_be_written_is_named_and_the_run_resumes(case, place):
     harness.try_case(case, place)
 
@@ -312,15 +281,6 @@ def _read_a_line(process):
     return process.wait(waiting.LIMIT), line, errors
 
 
-# The slowest imports are the same for all: a few stand for all of them.
-@pytest.mark.parametrize("program", ["train", "moco", "run_table", "prepare_landmarks"])
-def test_help_into_head(program, place):
-    with place.start(program, "--help") as process:
-        code, line, errors = _read_a_line(process)
-    assert line and errors == ""
-    assert code in (0, _BROKEN_PIPE)  # It may have been written as a whole before.
-
-
 @pytest.mark.parametrize("program", TRAINING)
 def test_a_run_into_head_stops_or_finishes(program, place):
     """Its output is not read: it must not run for hours without a message."""
@@ -377,19 +337,3 @@ def test_a_run_that_is_stopped_for_a_while_goes_on(place):
         outcome = harness.end(process)
     assert outcome.code == 0, outcome
     harness.expect_same_bytes("train", place)
-
-
-def test_no_cluster_at_an_address_is_named(place):
-    address = f"ray://localhost:{portpicker.pick_unused_port()}"
-    with place.start("train", f"--cluster={address}") as process:
-        outcome = harness.end(process)
-    case = Case("none", "train", says=[f"--cluster={address}", "refused"])
-    harness.judge(case, outcome)
-
-
-def test_demo_writes_where_it_can(place):
-    """The demo's own folder is below where it is started."""
-    (place.root / "results").write_text("not a folder")
-    with place.start("demo", "--rounds=1") as process:
-        outcome = harness.end(process)
-    harness.judge(Case("demo", "demo", code=EITHER, says=["results"]), outcome)

@@ -8,7 +8,7 @@ import pytest
 from tests import labelled_blobs
 from tests.faults import harness, programs
 from tests.faults.arrangements import make_folder, write
-from tests.faults.harness import EITHER, Case, of_each
+from tests.faults.harness import Case, of_each
 
 # Far above this machine's memory; a process that tries it anyway is stopped early.
 _MEMORY = {"AS": 24 * 2**30}
@@ -129,26 +129,8 @@ FILES = [
     )
 ]
 
-# Tables and figures; what may be wrong in runs: tests/experiments/common.
-_TABLE = ["1", "--report", "--results_dir=runs"]
-COMMANDS = [
-    Case(label, program, flags, says=[says], code=EITHER)
-    for program, label, flags, says in (
-        ("run_table", "no_runs", _TABLE, "runs"),
-        ("run_table", "table_9", ["9"], "which table"),
-        ("run_table", "no_workers", ["1", "--workers=0"], "--workers=0"),
-        ("figures", "an_unknown_one", ["--figure=99"], "--figure"),
-        (
-            "figures",
-            "to_a_device",
-            ["--figure=8", "--output_dir=/dev/null/x"],
-            "/dev/null",
-        ),
-    )
-]
 
-
-@harness.params([*ANY, *HUGE, *ABSURD, *FILES, *COMMANDS])
+@harness.params([*ANY, *HUGE, *ABSURD, *FILES])
 def test_a_flag_that_will_not_do_is_named(case, place):
     harness.try_case(case, place)
 

@@ -1,7 +1,5 @@
 """Results folders: whose they are, what a kill or a bad disk has left, checkpoints."""
 
-import pytest
-
 from tests.faults import harness, programs
 from tests.faults.arrangements import (
     all_of,
@@ -360,12 +358,3 @@ def test_a_damaged_checkpoint_is_put_aside(case, place):
 @harness.params(LEFT_ALONE)
 def test_a_checkpoint_that_cannot_be_read_is_left_alone(case, place):
     harness.try_case(case, place)
-
-
-@pytest.mark.parametrize("program", programs.TRAINING)
-def test_a_run_in_a_folder_with_a_line_break_can_be_read(program, place):
-    place.begin(program, "new")
-    case = Case("line_break", program, ["--results_dir=a\nb"], code=0)
-    harness.judge(case, place.run(case))
-    again = place.run(case)
-    assert again.code == 0 and "Already done" in again.output, again

@@ -157,12 +157,6 @@ def test_blocks_change_nothing(block_size):
     )
 
 
-def test_labels_must_be_one_for_each_image():
-    features, _ = random_images()
-    with pytest.raises(ValueError, match=r"found 90 images and labels \(89,\)"):
-        map_at_r(features, np.zeros(89))
-
-
 _MEASURE_MEMORY = """
 import resource
 import numpy as np
@@ -239,12 +233,6 @@ def test_copies_at_lengths_of_powers_of_two_rank_by_index():
 def test_bad_arguments_are_refused(features, r, message):
     with pytest.raises(ValueError, match=message):
         metrics.nearest_images(features, r)
-
-
-def test_one_graph_serves_every_number_of_images_and_neighbours():
-    for r in range(1, 8):
-        metrics.nearest_images(with_a_copy(60 + r), r)
-    assert retrieval._nearest.experimental_get_tracing_count() == 1
 
 
 def one_by_one(features, labels, rank=10):

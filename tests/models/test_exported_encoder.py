@@ -1,4 +1,3 @@
-import dataclasses
 import os
 import subprocess
 import sys
@@ -112,13 +111,6 @@ def test_every_way_of_resizing_is_loaded_again(resizing, phi, tmp_path):
     vectors = models.ExportedEncoder(tmp_path / "e.keras").embed(pictures())
     expected = features_of(phi, image_input, pictures())
     np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
-
-
-def test_it_knows_where_it_comes_from(keras_file):
-    metadata = models.ExportedEncoder(keras_file).metadata
-    assert metadata["method"] == "fedss" and metadata["class_names"] == ["a", "b"]
-    assert metadata["embedding_dim"] == 16
-    assert metadata["image_input"] == dataclasses.asdict(IMAGE_INPUT)
 
 
 def test_the_layers_are_keras_own(keras_file):

@@ -17,12 +17,6 @@ def test_what_was_read_is_assigned_and_stays_as_it_was():
     assert int(variables[1]) == 3
 
 
-@pytest.mark.parametrize("values", [[], [np.float32([1, 2])] * 2, [np.float32([1])]])
-def test_values_that_do_not_fit_are_refused(values):
-    with pytest.raises(ValueError):
-        models.assign([tf.Variable([1.0, 2.0])], values)
-
-
 def test_the_size_is_that_of_the_model():
     model = models.small_cnn((8, 8, 1), 4)
     size = models.model_size(lambda: models.small_cnn((8, 8, 1), 4))
@@ -43,13 +37,6 @@ def test_measuring_leaves_the_mode_of_keras_as_it_was():
     assert tf.executing_eagerly()
     assert len(model.trainable_variables) == 14
     assert models.small_cnn((8, 8, 1), 4)(tf.zeros([1, 8, 8, 1])).shape == (1, 4)
-
-
-def test_measuring_says_nothing(capfd):
-    models.model_size(
-        lambda: models.wide_resnet((8, 8, 3), 2, depth=10, widening=1, dropout=0.1)
-    )
-    assert capfd.readouterr() == ("", "")
 
 
 # --- Models that are there before a process is built, and after it -----------------

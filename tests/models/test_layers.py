@@ -125,19 +125,6 @@ def test_a_model_with_it_is_built_again_from_its_configuration():
     assert again.layers[-1].groups == 3
 
 
-@pytest.mark.parametrize(
-    "arguments, message",
-    [
-        ({"axis": 1}, "last axis"),
-        ({"groups": 3}, "multiple"),
-    ],
-)
-def test_what_it_cannot_do(arguments, message):
-    layer = models.GroupNormalization(**{"groups": 2, **arguments})
-    with pytest.raises(ValueError, match=message):
-        layer.build((None, 4, 4, 4))
-
-
 OPTIONS = dict(momentum=0.8, epsilon=1e-3)
 IMAGES_SHAPE = (12, 3, 3, 5)
 

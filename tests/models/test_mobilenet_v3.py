@@ -3,9 +3,8 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 
-from tff_fedss import algorithms, models
+from tff_fedss import models
 
 SOP_CLASSES, LANDMARKS_CLASSES = 11_318, 2_028
 
@@ -159,45 +158,3 @@ def test_shares_by_hand():
     assert models.last_layer_share(700, 30, 10) == pytest.approx(0.3)
     assert models.communication_saving(700, 30, 10, 10) == pytest.approx(0.2)
     assert models.communication_saving(700, 30, 10, 30) == 0
-
-
-def test_small_images_are_refused_by_keras():
-    with pytest.raises(ValueError, match="at least 32x32"):
-        models.mobilenet_v3((28, 28, 1))
-
-
-@pytest.mark.slow
-def test_trains_in_fedss():
-    model_fn = functools.partial(
-        models.mobilenet_v3, (32, 32, 3), 8, size="small", alpha=0.25
-    )
-    process = algorithms.build_fedss(
-        model_fn,
-        6,
-        algorithms.ClassSets(2, num_negatives=2),
-        algorithms.ClientTraining(batch_size=4),
-    )
-    state = process.initialize()
-    before = process.get_model_weights(state).trainable
-    for value, variable in zip(before[:-1], tiny().trainable_variables, strict=True):
-        np.testing.assert_array_equal(value, variable.numpy())
-    rng = np.random.default_rng(5)
-    clients = [
-        {
-            "data": tf.data.Dataset.from_tensor_slices(
-                {
-                    "image": rng.integers(0, 256, (6, 32, 32, 3), dtype=np.uint8),
-                    "label": np.array([0, 1] * 3, np.int32) + 2 * k,
-                }
-            ),
-            "seed": np.array([0, k], np.int32),
-        }
-        for k in range(2)
-    ]
-    output = process.next(state, clients)
-    assert output.metrics["num_examples"] == 12
-    assert output.metrics["rejected_clients"] == 0
-    after = process.get_model_weights(output.state)
-    assert isinstance(after, tff.learning.models.ModelWeights)
-    for a, b in zip(before, after.trainable, strict=True):
-        assert np.isfinite(b).all() and np.abs(np.asarray(a) - b).max() > 0

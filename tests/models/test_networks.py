@@ -7,7 +7,6 @@ import pytest
 import tensorflow as tf
 
 from tff_fedss import models, runtime
-from tff_fedss.models.layers import LayerNames
 
 CIFAR = (32, 32, 3)
 SLOW = pytest.mark.slow
@@ -178,16 +177,6 @@ def test_do_not_depend_on_graphs():
         with tf.Graph().as_default():  # As TFF does, for every computation.
             assert names(build()) == expected == names(build())
     assert names(build()) == expected
-
-
-def test_count_by_kind():
-    count = LayerNames()
-    assert [count(kind) for kind in ("conv", "norm", "conv")] == [
-        "conv_1",
-        "norm_1",
-        "conv_2",
-    ]
-    assert LayerNames()("conv") == "conv_1"
 
 
 def test_of_small_cnn_say_what_a_layer_is():

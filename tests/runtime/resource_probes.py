@@ -59,14 +59,6 @@ def static_table_in_a_function(x):
 
 
 @probe
-def vocabulary_table(x):
-    words = tf.strings.as_string(x)
-    values = tf.lookup.KeyValueTensorInitializer(words, tf.range(3, dtype=tf.int64))
-    table = tf.lookup.StaticVocabularyTable(values, num_oov_buckets=2)
-    return table.lookup(tf.constant(["1", "2", "9"])), table.size()
-
-
-@probe
 def table_of_a_mapped_data_set(x):
     values = tf.lookup.KeyValueTensorInitializer(x, tf.range(3))
     table = tf.lookup.StaticHashTable(values, -1)
@@ -77,12 +69,6 @@ def table_of_a_mapped_data_set(x):
 @probe
 def counted_words(x):
     return count(x, mutable_table())
-
-
-@probe
-def counted_words_of_other_sizes(x):
-    table = mutable_table()
-    return after(table.insert(tf.range(x[0]), tf.range(x[0])), table.size)
 
 
 @probe
@@ -103,11 +89,6 @@ def counts_in_a_loop(x):
     return tf.while_loop(
         lambda i, _: i < 3, body, (0, tf.zeros([3], tf.int32)), parallel_iterations=1
     )
-
-
-@probe
-def counts_in_a_branch(x):
-    return tf.cond(x[0] > 1, lambda: count(x, mutable_table()), lambda: x)
 
 
 @probe
@@ -136,20 +117,6 @@ def dense_table(x):
             tf.int32, tf.int32, 0, empty_key=-1, deleted_key=-2
         ),
     )
-
-
-@probe
-def dense_table_of_words_in_a_function(x):
-    @tf.function
-    def counted(words):
-        return count(
-            words,
-            tf.lookup.experimental.DenseHashTable(
-                tf.string, tf.int32, 0, empty_key="", deleted_key="?"
-            ),
-        )
-
-    return counted(tf.strings.as_string(x))
 
 
 @probe

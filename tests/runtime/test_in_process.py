@@ -490,32 +490,3 @@ def test_gradients_in_functions_of_data_sets_are_found(is_on_host):
         else:
             step(kernel, data.map(lambda x: 2 * x).get_single_element())
     assert graphs.has_gradients_in_data_sets(graph.as_graph_def()) == is_on_host
-
-
-LOOPS = tff.learning.LoopImplementation
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "loop, is_on_host",
-    [(LOOPS.DATASET_REDUCE, True), (LOOPS.DATASET_ITERATOR, False)],
-)
-def test_where_tffs_own_loop_runs_is_known(loop, is_on_host):
-    spec = (tf.TensorSpec([None, 2]), tf.TensorSpec([None], tf.int32))
-
-    def model_fn():
-        return tff.learning.models.from_keras_model(
-            tf.keras.Sequential([tf.keras.layers.Dense(2, input_shape=(2,))]),
-            loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            input_spec=spec,
-        )
-
-    process = tff.learning.algorithms.build_unweighted_fed_avg(
-        model_fn, tff.learning.optimizers.build_sgdm(0.1), loop_implementation=loop
-    )
-    data = tf.data.Dataset.from_tensors((tf.ones([3, 2]), tf.zeros([3], tf.int32)))
-    context = runtime.InProcessContext()
-    with tff.framework.get_context_stack().install(context):
-        process.next(process.initialize(), [data])
-    context.close()
-    assert context.trained_on_host == is_on_host

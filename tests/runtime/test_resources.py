@@ -11,7 +11,6 @@ import tensorflow_federated as tff
 from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import op_def_registry
-from tensorflow.python.ops import data_flow_ops
 
 from tests.runtime.resource_probes import (
     ALL,
@@ -170,17 +169,6 @@ def test_an_operation_that_nobody_knows_is_refused(monkeypatch):
     graph_def.node.add(name="it", op=op_def.name)
     with pytest.raises(NotImplementedError, match=op_def.name):
         resources.plan(graph_def, "")
-
-
-def test_a_refused_operation_is_named(contexts):
-    barrier = data_flow_ops.Barrier
-
-    @tff.tensorflow.computation(X)
-    def in_a_branch(x):
-        return tf.cond(x[0] > 1, lambda: barrier(tf.int32).ready_size(), lambda: 0)
-
-    with use(contexts[0]), pytest.raises(NotImplementedError, match="run Barrier op"):
-        in_a_branch(ARGUMENTS[0])
 
 
 def test_contexts_do_not_share(contexts):

@@ -105,13 +105,6 @@ def test_a_folder_of_something_else_is_refused(tmp_path):
         ResultsFolder(tmp_path, FLAGS)
 
 
-@pytest.mark.parametrize("folder", ["file", "file/run"])
-def test_a_file_is_refused(tmp_path, folder):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(InvalidInputError, match="Not a directory"):
-        ResultsFolder(tmp_path / folder, FLAGS).open()
-
-
 def test_weights_come_back(tmp_path):
     folder = ResultsFolder(tmp_path, FLAGS)
     folder.open()

@@ -148,22 +148,6 @@ def test_a_federated_run_trains_the_cohorts_of_its_seed(task, process):
     assert run.round_num == 2
 
 
-def test_a_run_whose_weights_are_not_finite_stops(task, process):
-    run = federated(task, process)
-    *weights, _ = run.weights.trainable
-    run.set_feature_extractor([np.full_like(w, np.nan) for w in weights])
-    with pytest.raises(runtime.ServerError, match="phi is not finite after the server"):
-        run.run_round()
-    assert run.round_num == 0
-
-
-def test_a_process_for_another_n_is_refused(task, process):
-    dataset = synthetic.glyphs(41, mean_classes_per_client=6, mean_examples_per_class=3)
-    other = tasks.Classification(dataset, phi)
-    with pytest.raises(ValueError, match="process is for n = 40 .* task for 41"):
-        federated(other, process)
-
-
 def test_a_centralized_run_has_as_many_updates_as_the_federated_one(task):
     run = centralized(task)
     counted = 0

@@ -71,19 +71,12 @@ def test_arff_with_a_list_of_labels(tmp_path):
     "text, message",
     [
         ("", "x.txt:1: expected 'rows features labels', found ''"),
-        ("3 5\n", "x.txt:1: expected 'rows features labels', found '3 5'"),
         ("1 5 4\n1,3 0:1.5 5:1\n", "x.txt:2: a feature is not in 0..4"),
-        ("1 5 4\n4 0:1.5\n", "x.txt:2: a label is not in 0..3"),
         ("1 5 4\n1,1 0:1.5\n", "x.txt:2: a label is repeated"),
-        ("1 5 4\n\n1 0:x\n", "x.txt:3: expected 'label,label feature:value"),
         ("1 5 4\n1 0\n", "x.txt:2: expected 'label,label feature:value"),
-        ("1 5 4\n1 0:nan\n", "x.txt:2: a value is not a finite number"),
         ("2 5 4\n1 0:1\n", "found 1 rows, not 2"),
-        ("1 5 4\n-1 0:1\n", "x.txt:2: a label is not in 0..3"),
-        ("1 5 4\n1, 0:1\n", "x.txt:2: expected 'label,label"),
         ("1 5 4\n1 0:1 0:2\n", "x.txt:2: a feature is repeated"),
         ("1 5 4\n1 0:1e39\n", "x.txt:2: a value is not a finite number"),
-        (f"1 5 4\n{'9' * 20} 0:1\n", "x.txt:2: expected 'label,label"),
         (f"1 5 4\n1 {'9' * 5000}:1\n", "x.txt:2: expected 'label,label"),
     ],
 )
@@ -97,12 +90,7 @@ def test_what_cannot_be_used_in_xmc_is_named(tmp_path, text, message):
 @pytest.mark.parametrize(
     "old, new, message",
     [
-        ("{3 1}", "3 1", "x.arff:10: expected {index value, ...} with indices in 0..3"),
         ("{3 1}", "{3}", "x.arff:10: expected {index value, ...}"),
-        ("{3 1}", "{4 1}", "x.arff:10: expected {index value, ...}"),
-        ("{3 1}", "{-1 1}", "x.arff:10: expected {index value, ...}"),
-        ("{3 1}", "{3 0.5}", "x.arff:10: expected {index value, ...}"),
-        ("{3 1}", "{3 1", "x.arff:10: expected {index value, ...}"),
         ("{3 1}", "{3 1, 3 1}", "x.arff:10: a label is repeated"),
         ("2 2.5}", "2 nan}", "x.arff:9: a value is not a finite number"),
         ("@attribute word {0,1}", "@attribute word", "x.arff:3: an invalid attribute"),

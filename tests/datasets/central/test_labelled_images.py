@@ -182,15 +182,6 @@ def test_a_subset_is_balanced_and_repeatable(tmp_path):
         data.subset(2)
 
 
-def test_what_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
-    own_images.write(tmp_path / "folders", files())
-    own_images.write(tmp_path / "idx", idx_files("t10k", 50))
-    monkeypatch.setattr(memory, "available_bytes", lambda: 1000)
-    for name, folder in (("cifar10", "folders"), ("mnist", "idx")):
-        with pytest.raises(InvalidInputError, match=r"not enough memory.*images \("):
-            labelled_images.load(name, tmp_path / folder, image_size=64)
-
-
 def test_tfds_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("TFF_FEDSS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(
@@ -277,15 +268,6 @@ def test_a_share_of_each_class_is_held_out(tmp_path):
         assert number[image.tobytes()] // 10 == label
     again = load(folder, test="images", test_share=0.5)
     np.testing.assert_array_equal(again.test_images, half.test_images)
-
-
-def test_images_of_several_sizes_need_one(tmp_path):
-    contents = own_images.images("a/1.png", "a/2.png", "b/1.png", "b/2.png")
-    contents["b/3.png"] = own_images.encoded(own_images.picture(9, (20, 30)))
-    folder = own_images.write(tmp_path, contents)
-    with pytest.raises(InvalidInputError, match="20x30 pixels, .* 12x10; .*image_size"):
-        load(folder, test_share=0.5)
-    assert load(folder, test_share=0.5, image_size=8).image_shape == (8, 8, 3)
 
 
 def test_what_memory_cannot_hold_is_refused_before_it_is_decoded(tmp_path, monkeypatch):

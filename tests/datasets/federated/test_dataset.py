@@ -195,22 +195,3 @@ def test_clients_without_examples_are_left_out():
 def test_bad_arrays_are_named(clients, test, options, message):
     with pytest.raises(InvalidInputError, match=message):
         FederatedDataset.from_arrays(clients, test, **options)
-
-
-def test_bad_client_data_are_named():
-    data = in_memory(None)
-    floats = data.preprocess(
-        lambda d: d.map(
-            lambda e: to_element(tf.cast(e["image"], tf.float64), e["label"])
-        )
-    )
-    with pytest.raises(InvalidInputError, match=r"images float64.*expected uint8"):
-        FederatedDataset.from_client_data(floats, floats)
-    with pytest.raises(InvalidInputError, match="labels float32.*and whole numbers"):
-        FederatedDataset.from_client_data(
-            data,
-            data,
-            example_fn=lambda e: (e["image"], tf.cast(e["label"], tf.float32)),
-        )
-    with pytest.raises(InvalidInputError, match="num_classes=2 must be at least"):
-        FederatedDataset.from_client_data(data, data, num_classes=2)

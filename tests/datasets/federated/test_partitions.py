@@ -93,27 +93,6 @@ def test_a_clients_examples_are_not_sorted_by_class(way):
     assert returns > 20
 
 
-@pytest.mark.parametrize(
-    ("way", "argument"),
-    [
-        ("chunks", "images_per_client"),
-        ("class_slots", "num_clients"),
-        ("class_slots", "classes_per_client"),
-        ("mixed", "classes_per_client"),
-        ("mixed", "images_per_class"),
-    ],
-)
-def test_arguments_below_one(way, argument):
-    with pytest.raises(errors.InvalidInputError, match=f"^{argument}=0 must be"):
-        _WAYS[way](_labels(_UNEVEN), rng=_rng(), **{argument: 0})
-
-
-def test_client_ids_sort_by_number():
-    assert partitions.client_ids(1) == ["client_0"]
-    assert partitions.client_ids(11)[9:] == ["client_09", "client_10"]
-    assert partitions.client_ids(10)[9:] == ["client_9"]
-
-
 # chunks: SOP.
 
 
@@ -304,13 +283,6 @@ def test_without_a_number_clients_have_about_a_hundred_images():
     assert split(Iid()).num_clients == 6
     for partitioner in (Chunks(12), Classes(5, 12)):
         assert split(partitioner).num_clients == 12
-
-
-@pytest.mark.parametrize("sigma, spread", [(0.0, 1.02), (0.5, 2.0), (2.0, 20.0)])
-def test_sizes_are_log_normal(sigma, spread):
-    found = split(Quantity(sigma, 20))
-    ratio = found.sizes.max() / found.sizes.min()
-    assert ratio <= spread if sigma == 0 else ratio > spread
 
 
 def test_log_normal_sizes_have_that_distribution():

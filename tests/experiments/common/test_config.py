@@ -77,10 +77,7 @@ def test_a_list_of_words_with_options():
     "value, message",
     [
         ("fedss,fedss", "expected distinct ones of fedss, neg_only"),
-        ("", "expected distinct ones of fedss, neg_only"),
-        ("fedss,x", "--methods=x: expected one of fedss, neg_only"),
         ("fedss,margin=1", "--methods=fedss,margin=1: expected one of fedss, neg_"),
-        ("fedaws:margin=3", "margin is a number of at least 1e-06, at most 2"),
         ("fedaws:weight=1,m=2", "'fedaws' has no option m; it has weight, margin"),
     ],
 )
@@ -94,11 +91,8 @@ def test_what_is_no_list_of_words(value, message):
     [
         ("--rounds=0", "--rounds=0: expected a whole number of at least 1, at most 21"),
         (f"--rounds={2**31}", f"of at least 1, at most {2**31 - 1}"),
-        ("--rounds=x", "--rounds=x: expected a whole number"),
-        ("--rate=2", "--rate=2: expected a number of at least 0, at most 1"),
         ("--rate=nan", "--rate=nan: expected a number of at least 0"),
         ("--kind=c", "--kind=c: expected a or b"),
-        ("--kinds=a,c", "--kinds=a,c: expected some of a, b"),
         ("--kinds=", "--kinds=: expected some of a, b"),
         ("--speed=1", "Unknown command line flag 'speed'"),
     ],

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 import experiments
-from experiments.common import cells, plots, report, sources
+from experiments.common import cells, plots, report
 from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError
 
@@ -218,15 +218,6 @@ def test_the_frame_has_a_row_for_each_run(toy, runs, tmp_path):
     assert frame["rounds"].unique().tolist() == [4]
 
 
-def test_an_archive_gives_the_same_page(toy, runs, tmp_path):
-    sources.write_runs(tmp_path / sources.ARCHIVE, runs)
-    from_archive = page(
-        toy, tmp_path / sources.ARCHIVE, output_dir=tmp_path / "of_archive"
-    )
-    assert from_archive == page(toy, runs)
-    assert (tmp_path / "of_archive" / "table1.md").read_text() == from_archive
-
-
 def test_an_archive_of_several_tables_gives_the_same_page(toy, runs, tmp_path):
     expected = page(toy, runs)
     several = tmp_path / "several"
@@ -255,13 +246,6 @@ def test_one_seed_has_no_interval_and_no_deviation(toy, tmp_path):
     values, _, differences, *_ = tables(text)
     assert values.loc["pprn", "r = 0.1"] == "50.1"
     assert differences.loc["pprn − full", "r = 0.1"] == "-20.0"
-
-
-def test_curves_are_drawn_and_shown(toy, runs):
-    text = page(toy, runs)
-    assert "![top-1 (%) by round](table1.png)" in text
-    run_folders_png = runs / "table1.png"
-    assert run_folders_png.read_bytes().startswith(b"\x89PNG")
 
 
 def text_of(path, old, new):

@@ -144,10 +144,3 @@ def test_what_is_on_is_recorded(name, value):
     )
     policy = tf.keras.mixed_precision.global_policy().name
     assert policy == ("mixed_bfloat16" if value == "mixed" else "float32")
-
-
-def test_every_program_has_its_gpus_set_up(monkeypatch):
-    called = []
-    monkeypatch.setattr(runtime, "configure_gpus", lambda *_, **how: called.append(how))
-    runtime_config.configure_gpus(config.Config())
-    assert called == [{}]

@@ -3,7 +3,6 @@
 import io
 import lzma
 import pathlib
-import subprocess
 import tarfile
 
 import pytest
@@ -115,18 +114,6 @@ def test_published_archives_are_as_they_would_be_written(tmp_path):
         assert again == lzma.decompress(path.read_bytes()), path
 
 
-def test_tar_makes_the_folder_again(runs, archived, tmp_path):
-    (tmp_path / "again").mkdir()
-    subprocess.run(
-        ["tar", "-xf", archived, "-C", tmp_path / "again"],
-        check=True,
-        stdin=subprocess.DEVNULL,
-    )
-    path = "omniglot_fedss_m5/seed2/metrics.csv"
-    assert (tmp_path / "again" / path).read_bytes() == (runs / path).read_bytes()
-    assert described(tmp_path / "again") == described(archived)
-
-
 # Links, devices and more: tests/test_unpacking.py.
 @pytest.mark.parametrize(
     "name", ["../seed0/flags.txt", "x/../../seed0/flags.txt", "/x/seed0/flags.txt"]
@@ -144,11 +131,6 @@ def test_an_archive_that_holds_too_much_is_refused(tmp_path):
     many = tmp_path / "many.tar.xz"
     write_tar(many, *((tarfile.TarInfo(f"{i}"), b"") for i in range(10_001)))
     refused(many, "more than 10,000 members")
-
-
-def test_a_file_that_is_there_twice_is_refused(tmp_path):
-    write_tar(tmp_path / "x", *((tarfile.TarInfo("a"), b"") for _ in range(2)))
-    refused(tmp_path / "x", "a is there twice")
 
 
 def test_damaged_archives_are_refused(archived):

@@ -135,8 +135,6 @@ def test_a_foreign_run_is_refused_by_its_program(run, tmp_path):
     [
         (["5"], "of fedss, one of 1, 2, 3, 4, figure6, long, .*; found 5"),
         ([], "one of 1, 2, 3, 4, figure6, .*learning_rate; found none"),
-        (["1", "2"], "found 1 2"),
-        (["leap/2"], "of leap, one of 1, noise; found leap/2"),
         (["glove/1"], "a PAPER of fedss, leap, moco, .*rf_softmax; found gl"),
     ],
 )
@@ -148,24 +146,6 @@ def test_which_table_must_be_said(arguments, message):
 def jobs_of(table, folder, seeds, **flags):
     flags = sweep.Config(results_dir=str(folder), seeds=seeds, **flags)
     return table_runs.find(flags, [table]).jobs
-
-
-def test_cells_that_are_not_there(tmp_path):
-    with pytest.raises(InvalidInputError, match=r"nothing\* matches none of a_gamma0,"):
-        jobs_of("moco/4", tmp_path, ["0"], cells=("nothing*",))
-
-
-@pytest.mark.parametrize(
-    "seeds, message",
-    [
-        (["0", "a"], "--seeds=0,a must be whole numbers"),
-        ([], "--seeds= must be"),
-        (["1", "01"], "--seeds=1,01 has a seed twice"),
-    ],
-)
-def test_bad_seeds(seeds, message):
-    with pytest.raises(InvalidInputError, match=message):
-        jobs_of("moco/4", "runs", seeds)
 
 
 def test_a_cell_waits_for_the_one_that_it_starts_from(tmp_path):

@@ -44,18 +44,6 @@ def test_markdown_stands_in_line():
     ]
 
 
-def test_text_stands_between_rules():
-    text = table.as_text(["", "mean"], [["client", "1.0"], ["a", "1,000"]])
-    assert text.splitlines() == [
-        "-------------",
-        "         mean",
-        "-------------",
-        "client    1.0",
-        "a       1,000",
-        "-------------",
-    ]
-
-
 def test_mean_and_standard_deviation():
     assert table.mean_std([], 1) == ""
     assert table.mean_std([1.25], 1) == "1.2"

@@ -89,20 +89,6 @@ def test_a_damaged_image_is_named_before_anything_is_written(
     assert errors.count("\n") == 1 and not path.exists()
 
 
-@pytest.mark.parametrize(
-    "name, message",
-    [
-        ("v.csv", "must end in .parquet or .npz"),
-        ("none/v.npz", "has no folder"),
-        ("folder.npz", "is a folder"),
-    ],
-)
-def test_outputs_that_cannot_be_written_are_refused(name, message, run, tmp_path):
-    (tmp_path / "folder.npz").mkdir()
-    code, _, errors = run(embed, *flags_of("x", "y", tmp_path / name))
-    assert code == 2 and message in errors
-
-
 @pytest.mark.parametrize("suffix", vectors.SUFFIXES)
 @pytest.mark.parametrize("content", [b"", b"no file of vectors", b"PK\3\4", b"PAR1"])
 def test_a_damaged_file_is_not_taken_for_vectors(suffix, content, tmp_path):
@@ -112,10 +98,3 @@ def test_a_damaged_file_is_not_taken_for_vectors(suffix, content, tmp_path):
         InvalidInputError, match=f"{path} is damaged, or not a file of em"
     ):
         vectors.read(path)
-
-
-def test_a_model_that_is_none_is_refused(run, pictures, tmp_path):
-    flags = flags_of(tmp_path / "none.keras", pictures, tmp_path / "v.npz")
-    code, output, errors = run(embed, *flags)
-    assert (code, output) == (2, "")
-    assert errors.startswith("error: --model: ") and errors.count("\n") == 1

@@ -105,9 +105,3 @@ def test_too_little_to_measure_is_said(names, message, run, encoder_file, tmp_pa
     )
     assert (code, output) == (2, "") and message in errors
     assert errors.startswith(f"error: --images={folder}") and errors.count("\n") == 1
-
-
-def test_an_output_in_no_folder_is_refused_before_the_work(run, tmp_path):
-    output = tmp_path / "none" / "x.json"
-    code, _, errors = run(evaluate, "--model=x", "--images=y", f"--output={output}")
-    assert code == 2 and "is not in a folder" in errors

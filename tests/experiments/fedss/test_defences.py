@@ -28,13 +28,6 @@ DEFENCES = {
     "flags, message",
     [
         (
-            ["--negatives=pool"],
-            "'pool' needs size; for example --negatives=pool:size=10.",
-        ),
-        (["--negatives=randomized_response"], "'randomized_response' needs epsilon"),
-        (["--negatives=memoised:size=9"], "'memoised' has no option size; it has none"),
-        (["--aggregation=plain:threshold=2"], "'plain' has no option threshold"),
-        (
             ["--aggregation=secure:threshold=4"],
             "the threshold is more than --clients_per_round=3",
         ),
@@ -51,29 +44,8 @@ DEFENCES = {
             "--negatives=memoised has no effect on pos_only: it is for fedss, neg_only",
         ),
         (
-            ["--method=full_softmax", "--requests=union"],
-            "--requests=union has no effect on full_softmax: it is for fedss, neg_only",
-        ),
-        (
-            ["--method=centralized", "--aggregation=secure"],
-            "--aggregation=secure has no effect on centralized: it is for fedss, neg",
-        ),
-        (
             ["--requests=union", "--cluster=local"],
             "--requests=union cannot be trained on a cluster",
-        ),
-        (["--requests=some"], "--requests=some: expected sampled or union or all"),
-        (
-            ["--dp=gaussian"],
-            "--dp=gaussian: 'gaussian' needs noise; for example --dp=gaussian:noise=1.",
-        ),
-        (["--dp=none:delta=0.1"], "'none' has no option delta; it has none"),
-        ([f"{FTRL},sampling=poisson"], "'ftrl' has no option sampling; it has noise"),
-        ([f"{GAUSSIAN},restart_every=9"], "'gaussian' has no option restart_every"),
-        ([f"{GAUSSIAN},delta=1"], "delta is a number of at least 1e-300, at most 0.9"),
-        (
-            [GAUSSIAN, "--method=centralized"],
-            "--dp=gaussian:noise=0.2 has no effect on centralized: it is for fedss, ",
         ),
         (
             [GAUSSIAN, "--aggregation=secure:threshold=2"],

@@ -1,13 +1,11 @@
 """The description of a data set: its counts, its table, its picture."""
 
-import matplotlib.axes
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments.fedss import describe
-from tff_fedss.datasets import stanford_online_products, synthetic
-from tff_fedss.datasets.federated import partitions
+from tff_fedss.datasets import synthetic
 from tff_fedss.datasets.federated.clients import Counted, InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 
@@ -83,60 +81,7 @@ def test_glyphs_are_described_without_drawing_one(monkeypatch):
     assert counts["classes per client"].sum() == 4 * 2000
 
 
-def test_table():
-    counts = {"images per client": np.array([1000, 1, 4]), "x": np.array([0, 5])}
-    lines = describe.as_text(counts).splitlines()
-    assert len({len(line) for line in lines}) == 1, "not aligned"
-    assert lines[1].split() == ["min", "median", "mean", "max"]
-    rows = [line.rsplit(maxsplit=4) for line in lines[3:-1]]
-    assert rows == [
-        ["images per client", "1", "4", "335", "1,000"],
-        ["x", "0", "2.5", "2.5", "5"],
-    ]
-
-
-@pytest.mark.parametrize(
-    "sizes, bars",
-    [
-        (np.array([3]), 1),
-        (np.full(50, 100), 1),
-        (np.random.default_rng(0).integers(1, 997, 300), 50),
-    ],
-)
-def test_histograms_count_every_client_once(tmp_path, monkeypatch, sizes, bars):
-    drawn = []
-    original = matplotlib.axes.Axes.hist
-
-    def hist(axes, counts, edges):
-        heights, *rest = original(axes, counts, edges)
-        drawn.append((heights.sum(), len(edges) - 1))
-        return heights, *rest
-
-    monkeypatch.setattr(matplotlib.axes.Axes, "hist", hist)
-    counts = {title: np.array(values) for title, values in TOY.items()}
-    counts["images per client"] = sizes
-    describe.plot(counts, "toy", "", tmp_path / "toy.png")
-    # A bar for each integer, at most 50.
-    assert drawn == [(len(sizes), bars), (3, 3), (4, 6), (4, 4)]
-    del counts["images per class"]
-    describe.plot(counts, "toy", "", tmp_path / "unknown.png")
-    assert len(drawn) == 7
-
-
 # --- The paper's partitions, from the totals of the classes alone -----------------
-
-
-def _equal_sizes(num_classes, num_images):
-    """Sizes of classes with a sum, that differ by at most one."""
-    return np.bincount(np.arange(num_images) % num_classes)
-
-
-def test_sop_has_the_papers_596_clients():
-    sizes = _equal_sizes(11_318, 59_551)  # Section 4.3.
-    labels = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
-    each = stanford_online_products.IMAGES_PER_CLIENT
-    split = partitions.chunks(labels, each, np.random.default_rng(0))
-    assert list(split.sizes) == [100] * 595 + [51]
 
 
 # --- The program ------------------------------------------------------------------

@@ -235,17 +235,6 @@ def test_confusion_of_one_client(confusing, tmp_path, drawn):
     assert len(drawn[3].images) == 1
 
 
-def test_confusion_without_weights(confusing, tmp_path):
-    path = confusing[1].path / "neg_only.npz"
-    path.write_bytes(path.read_bytes()[:-50])
-    with pytest.raises(InvalidInputError, match=r"neg_only\.npz is damaged"):
-        figures.figure7(confusing, toy_task([1]), tmp_path / "7.png")
-    path.unlink()
-    with pytest.raises(InvalidInputError, match=r"neg_only\.npz is missing"):
-        figures.figure7(confusing, toy_task([1]), tmp_path / "7.png")
-    assert not (tmp_path / "7.png").exists()
-
-
 def load_task(flags):
     return figures.load_task(figures.config_of(flags))
 

@@ -50,12 +50,6 @@ def test_curves_are_drawn(tmp_path):
     assert files == ["curves.pdf", "curves.png"]
 
 
-@pytest.mark.parametrize("rows", [[], [row("fedss", 0, top1=0.0)]])
-def test_little_or_nothing_to_draw_is_no_error(tmp_path, rows):
-    outcomes.plot(rows, tasks.Classification, tmp_path / "curves.png")
-    assert (tmp_path / "curves.png").exists() == bool(rows)
-
-
 @pytest.mark.parametrize(
     "losses, warning",
     [((0.0, 0.0, 0.0), "in 3 of 3 rounds"), ((0.0, 0.0, 2.5), "in 2 of 3 rounds")],
