@@ -1,14 +1,16 @@
-"""What all tests share: the context, the slow mark and the place of the real data."""
+"""What all tests share: the context, the slow mark and the place of the real data.
 
+TensorFlow is imported where it is used: the process that hands out the tests to others
+starts in a second without it.
+"""
+
+import gc
 import os
 import pathlib
 
 import pytest
-import tensorflow as tf
-from tensorflow.python.framework import config as tf_config
 
 from tests.experiments import program_server
-from tff_fedss import runtime
 
 
 def pytest_addoption(parser):
@@ -19,9 +21,6 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "slow: takes minutes; runs with --slow only")
     config.addinivalue_line("markers", "gpu: needs a GPU: ./run.sh test -m gpu")
     config.addinivalue_line("markers", "soak: ./run.sh test --slow -m soak, alone")
-    # TFF's own default context complains when a process ends without having used it,
-    # as the one does that only hands out the tests to others.
-    runtime.set_in_process_context()
 
 
 def pytest_collection_modifyitems(config, items):
@@ -34,9 +33,20 @@ def pytest_collection_modifyitems(config, items):
             if "soak" in item.keywords:
                 item.add_marker(pytest.mark.skip(reason="soak: needs -m soak"))
     on_gpus = [item for item in items if "gpu" in item.keywords]
-    if on_gpus and not tf.config.list_physical_devices("GPU"):
-        for item in on_gpus:
-            item.add_marker(pytest.mark.skip(reason="gpu: TensorFlow sees none"))
+    if on_gpus:
+        import tensorflow as tf
+
+        if not tf.config.list_physical_devices("GPU"):
+            for item in on_gpus:
+                item.add_marker(pytest.mark.skip(reason="gpu: TensorFlow sees none"))
+
+
+def pytest_collection_finish():
+    from tff_fedss import runtime
+
+    # TFF's own default context complains when a process ends without having used it.
+    runtime.set_in_process_context()
+    gc.freeze()  # The modules stay: to look through them again and again takes long.
 
 
 def pytest_terminal_summary(terminalreporter):
@@ -66,6 +76,8 @@ def own_cache(tmp_path_factory):
 @pytest.fixture(scope="session", autouse=True)
 def in_process_context():
     """Runs TFF computations in this process, unless a test says otherwise."""
+    from tff_fedss import runtime
+
     context = runtime.set_in_process_context()
     yield context
     context.close()
@@ -75,10 +87,31 @@ def in_process_context():
 def plain_operations():
     """A test that ran --deterministic or --precision=mixed leaves nothing behind."""
     yield
+    import tensorflow as tf
+    from tensorflow.python.framework import config as tf_config
+
     if tf_config.is_op_determinism_enabled():
         tf_config.disable_op_determinism()
     tf.config.experimental.enable_tensor_float_32_execution(False)
     tf.keras.mixed_precision.set_global_policy("float32")
+
+
+@pytest.fixture
+def one_layer(monkeypatch):
+    """Replaces small_cnn by a single layer: TensorFlow compiles it in less time."""
+    import tensorflow as tf
+
+    from tff_fedss import models
+
+    def build(image_shape, embedding_dim=64, seed=0):
+        images = tf.keras.Input(image_shape)
+        x = tf.keras.layers.Flatten()(tf.keras.layers.Rescaling(1 / 255)(images))
+        kernel = tf.keras.initializers.GlorotUniform(seed)
+        x = tf.keras.layers.Dense(embedding_dim, kernel_initializer=kernel)(x)
+        return tf.keras.Model(images, x, name="small_cnn")
+
+    monkeypatch.setattr(models, "small_cnn", build)
+    monkeypatch.setitem(models.FEATURE_EXTRACTORS, "small_cnn", build)
 
 
 @pytest.fixture(scope="session")
@@ -92,6 +125,8 @@ def server():
 @pytest.fixture(scope="session")
 def native_context():
     """TFF's own runtime, to compare with: a worker that ends with the tests."""
+    from tff_fedss import runtime
+
     context = runtime.NativeContext()
     yield context
     context.close()

@@ -190,19 +190,6 @@ def test_split_with_the_published_numbers(prepare, monkeypatch):
     assert code == 2 and "3 clients, expected 4. If that is intended, give" in err
 
 
-def test_mini_split(prepare, miniature, tmp_path, monkeypatch):
-    names = ("mini_gld_train_split.csv", "mini_gld_test.csv")
-    for old, new in zip(("federated_train.csv", "test.csv"), names):
-        (miniature.split_dir / old).rename(miniature.split_dir / new)
-    flags = "--split=23k", "--noallow_other_split"
-    assert prepare(*flags)[0] == 2 and not (tmp_path / "out").exists()
-    _publish(monkeypatch, "23k")
-    assert prepare(*flags)[0] == 0
-    folder = tmp_path / "out" / "gld23k"
-    _assert_complete(folder, miniature)
-    assert {*names} < {path.name for path in folder.iterdir()}
-
-
 # Images that are missing or damaged.
 
 
@@ -293,14 +280,6 @@ def test_second_run_reads_no_image_and_changes_nothing(prepare, miniature, tmp_p
     assert own_images.contents(tmp_path / "out") == before
 
 
-def test_a_file_that_was_lost_is_written_again(prepare, miniature, folder):
-    assert prepare()[0] == 0
-    (folder / "train" / "12").unlink()
-    (folder / "test.tfRecord").unlink()
-    assert prepare()[0] == 0
-    _assert_complete(folder, miniature)
-
-
 _HELD_UP = """
 import sys, threading
 from data import prepare_landmarks
@@ -370,18 +349,3 @@ def test_kill_forgets_no_image_that_was_left_out(prepare, miniature, folder):
 
 
 # Bad input: one line, exit code 2, no file of the output changed.
-
-
-def _replace(path, old, new):
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new, 1))
-
-
-def test_output_of_another_split(prepare, miniature, tmp_path):
-    assert prepare()[0] == 0
-    before = own_images.contents(tmp_path / "out")
-    _replace(miniature.split_dir / "federated_train.csv", ",3\n", ",4\n")
-    code, _, err = prepare()
-    assert code == 2 and "federated_train.csv is of another run" in err
-    assert own_images.contents(tmp_path / "out") == before

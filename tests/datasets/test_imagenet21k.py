@@ -215,16 +215,3 @@ def test_damaged_shards_and_index(data_dir):
     for content in (damaged, whole[:-100], b""):
         index.write_bytes(content)
         assert f"{index} is damaged" in _error(data_dir)
-
-
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ("n1,-4,1", ":2: the train size '-4' is not in 0"),
-        ("n1,4,1\nn1,4,1", ":3: the wnid 'n1' is already in"),
-    ],
-)
-def test_class_sizes_that_cannot_be(tmp_path, row, message):
-    (tmp_path / "class_sizes.csv").write_text(f"wnid,train,test\n{row}\n")
-    with pytest.raises(errors.InvalidInputError, match=message):
-        shards.read_class_sizes(tmp_path)

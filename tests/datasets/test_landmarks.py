@@ -180,11 +180,6 @@ def test_clients_that_are_not_prepared_yet(cache):
     assert message in _error(cache)
 
 
-def test_missing_test_file(cache):
-    (cache / "test.tfRecord").unlink()
-    assert f"data_dir={cache}: expected gld160k/train/<user_id> and" in _error(cache)
-
-
 def test_wrong_folder(cache, miniature, tmp_path):
     layout = "expected gld160k/train/<user_id> and gld160k/test.tfRecord"
     for folder in (miniature.split_dir, tmp_path / "no", cache / "test.csv"):

@@ -342,12 +342,6 @@ def _error(data_dir, **arguments):
     return message
 
 
-def test_data_dir_with_other_things(tmp_path):
-    assert "found 0 <Alphabet>/characterNN/XXXX_YY.png" in _error(tmp_path)
-    own_images.write(tmp_path / "images.zip", {"cat.png": _png(0)})
-    assert "<Alphabet>/characterNN/XXXX_YY.png" in _error(tmp_path)
-
-
 def test_damaged_png_is_named(tmp_path):
     own_images.write(tmp_path, {_path(2, 1): _png(1)[:-20]})
     assert f"{_path(2, 1)} is cut off or damaged" in _error(tmp_path)
@@ -382,12 +376,8 @@ def test_drawings_smaller_than_image_size(miniature, tmp_path):
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"partition": "iid"},
-        {"image_size": 0},
-        {"test_drawers": ()},
         {"test_drawers": (0, 5)},
         {"test_drawers": tuple(range(1, 21))},
-        {"characters": "some"},
     ],
 )
 def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):

@@ -148,17 +148,3 @@ def test_fingerprints_know_the_validation_clients():
     different = {tuple(sorted(print_.items())) for print_ in prints}
     assert len(different) == 4
     assert prints[0]["clients"] == 4 and prints[0]["clients (all)"] == 5
-
-
-@pytest.mark.parametrize(
-    "share, on_validation, message",
-    [
-        (1.0, False, "validation_share=1 leaves none"),
-        (float("nan"), False, "validation_share=nan must be"),
-        (0.95, False, "validation_share=0.95 leaves none of the 5 clients"),
-        (0.0, True, "validation_share=0.0 must be"),
-    ],
-)
-def test_bad_arguments_are_named(share, on_validation, message):
-    with pytest.raises(InvalidInputError, match=message):
-        splits.hold_out_clients(make(), share, on_validation)

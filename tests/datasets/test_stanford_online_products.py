@@ -95,13 +95,6 @@ def test_the_test_images_are_of_other_classes(dataset):
     assert min(labels) >= dataset.num_classes
 
 
-def test_all_training_images_together(dataset):
-    seed = tf.constant([0, 0])
-    pooled = dataset.pooled_examples()
-    assert sorted(_ids(pooled.map(lambda e: dataset.ready(e, seed)))) == _TRAIN_IDS
-    assert pooled.cardinality() == len(_TRAIN)
-
-
 def test_pixels_are_those_of_the_files(dataset):
     read = dataset.preprocessing.read
     for example in dataset.test.data.take(3):

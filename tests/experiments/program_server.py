@@ -29,6 +29,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 _ROOT = pathlib.Path(__file__).parents[2]
+TOYS = pathlib.Path(__file__).with_name("toys")  # The smallest paper.
 _NOBODY = 65534
 _PATCHED = (builtins, fcntl, os, time)
 
@@ -118,8 +119,16 @@ class Server:
             stdout=subprocess.DEVNULL,
             pass_fds=[theirs],
             cwd=_ROOT,
+            # Another order of sets than that of the tests' own process.
+            env={**environment(), "PYTHONHASHSEED": "7"},
         )
         os.close(theirs)
+
+
+def environment() -> dict[str, str]:
+    """The variables of a process that imports what this one does, and the toy paper."""
+    paths = [str(TOYS), *filter(None, sys.path)]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 # --- In the process ---------------------------------------------------------------

@@ -62,25 +62,6 @@ _OUT_OF_RANGE = {
     "validation_share": 1,
 }
 
-# Such numbers fit no integer of a library: a line, not a traceback.
-HUGE = [
-    Case(
-        "",
-        program,
-        [f"--{flag}={'9' * 20}"],
-        # Of the flag, or of the library's argument.
-        says=[f"{flag}="],
-        limits=_MEMORY,
-    )
-    for program, names in {
-        "train": ("batch_size", "num_negatives", "clients_per_round"),
-        "rf_softmax": ("batch_size", "num_negatives", "num_steps", "num_frequencies"),
-        "partial_fc": ("batch_size", "num_classes", "num_strata", "embedding_dim"),
-        "leap": ("batch_size", "clusters_per_class", "embedding_dim", "num_train"),
-        "moco": ("batch_size", "queue_size", "num_clusters", "num_train"),
-    }.items()
-    for flag in names
-] + of_each(Case("seed_2**31", flags=[f"--seed={2**31 + 5}"], says=["--seed="]))
 
 # Sizes that no machine holds, refused with their sum; those of train itself:
 # tests/experiments/common/test_memory_needs.py.
@@ -130,7 +111,7 @@ FILES = [
 ]
 
 
-@harness.params([*ANY, *HUGE, *ABSURD, *FILES])
+@harness.params([*ANY, *ABSURD, *FILES])
 def test_a_flag_that_will_not_do_is_named(case, place):
     harness.try_case(case, place)
 

@@ -181,23 +181,6 @@ DAMAGED = of_each(
             ("flags_lost", "stopped", "flags.txt", lose, "flags.txt"),
         )
     ),
-    *(
-        Case(
-            f"a_folder_for_{name}",
-            start="finished" if name == "done.json" else "stopped",
-            arrange=make_folder(f"run/{name}"),
-            code=EITHER,
-            says=[name],
-            writes=writes,
-            cure=True,
-        )
-        for writes, names in (
-            ((), ("metrics.csv", "done.json", "flags.txt")),
-            # These stand in the way of what the run writes.
-            (None, ("speed.csv", "curves.png", "{name}.npz", ".lock", "run.json")),
-        )
-        for name in names
-    ),
     Case(
         "a_file_for_checkpoints",
         arrange=write("run/checkpoints", "no folder"),

@@ -172,11 +172,6 @@ def test_reports_what_does_not_fit(weights_file, tmp_path, build, source):
             np.testing.assert_array_equal(a, b)
 
 
-def write_cut_arrays(path):
-    np.savez(path, phi_000=np.zeros(999))
-    path.write_bytes(path.read_bytes()[:-100])
-
-
 def write_other_network(path):
     images = tf.keras.Input((4,))
     outputs = tf.keras.layers.Dense(2, name="other_layer")(images)
@@ -197,14 +192,10 @@ def write_truncated(path):
     "name, write, message",
     [
         ("x.h5", lambda path: None, "cannot be read as Keras.* No such file"),
-        ("x.h5", lambda path: path.write_text("none"), "cannot be read as Keras"),
-        ("x.h5", lambda path: path.mkdir(), "cannot be read as Keras"),
         ("x.h5", write_truncated, "cannot be read as Keras"),
         ("x.h5", write_other_hdf5, "attribute.*layer_names"),
         ("x.h5", write_other_network, "fits no layer of .* found other_layer"),
-        ("x.npz", lambda path: None, "No such file"),
         ("x.npz", lambda path: path.write_text("none"), "cannot be read as an .npz"),
-        ("x.npz", write_cut_arrays, "cannot be read as an .npz"),
     ],
 )
 def test_refuses_a_file(name, write, message, tmp_path, build):

@@ -133,21 +133,6 @@ def test_a_local_cluster_listens_on_this_machine_only(cluster):
     assert {ip for _, ip in listening} <= {"127.0.0.1", "::1"}, listening
 
 
-def test_a_machine_that_starts_no_actor_is_named(cluster, monkeypatch):
-    cluster._pool.close()
-    monkeypatch.setattr(cluster_pool.cluster_actor, "Actor", broken_actors.Broken)
-    expected = (
-        r" \(127.0.0.1\) of the cluster local starts no actor: "
-        r"there is no such thing\. It needs this commit"
-    )
-    with use(cluster), pytest.raises(runtime.WorkerError, match=expected):
-        sum_up([{"x": 1.0, "pid": 1}])
-    assert cluster._pool._failures.total() == 3
-    monkeypatch.undo()
-    with use(cluster):  # It is tried again.
-        assert sum_up([{"x": 1.0, "pid": 1}])["x"] == 1.0
-
-
 def test_a_round_without_actors_can_be_stopped(cluster, monkeypatch):
     cluster._pool.close()
     monkeypatch.setattr(cluster_pool.cluster_actor, "Actor", broken_actors.Endless)
@@ -165,6 +150,21 @@ def test_a_round_without_actors_can_be_stopped(cluster, monkeypatch):
             for process in psutil.Process().children(recursive=True)
         )
     )
+
+
+def test_a_machine_that_starts_no_actor_is_named(cluster, monkeypatch):
+    cluster._pool.close()
+    monkeypatch.setattr(cluster_pool.cluster_actor, "Actor", broken_actors.Broken)
+    expected = (
+        r" \(127.0.0.1\) of the cluster local starts no actor: "
+        r"there is no such thing\. It needs this commit"
+    )
+    with use(cluster), pytest.raises(runtime.WorkerError, match=expected):
+        sum_up([{"x": 1.0, "pid": 1}])
+    assert cluster._pool._failures.total() == 3
+    monkeypatch.undo()
+    with use(cluster):  # It is tried again.
+        assert sum_up([{"x": 1.0, "pid": 1}])["x"] == 1.0
 
 
 @pytest.mark.slow

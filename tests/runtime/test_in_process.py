@@ -1,6 +1,5 @@
 """Devices, failures and limits of the in-process runtime."""
 
-import collections
 import contextlib
 import gc
 import os
@@ -196,19 +195,6 @@ def test_lists_of_different_lengths_are_refused(installed):
         both([1.0], [1.0, 2.0])
     with pytest.raises(TypeError, match="list with one value per client"):
         both(1.0, [1.0])
-
-
-def test_a_value_of_the_wrong_name_is_refused(installed):
-    point = collections.OrderedDict(x=np.float32, y=np.float32)
-    norm = tff.tensorflow.computation(lambda p: p["x"] + 10 * p["y"], point)
-
-    @tff.federated_computation(tff.FederatedType(point, tff.CLIENTS))
-    def norms(points):
-        return tff.federated_map(norm, points)
-
-    assert norms([{"x": 1.0, "y": 2.0}]) == [21.0]
-    with pytest.raises(TypeError, match="'x'.*found 'y'"):
-        norms([{"y": 2.0, "x": 1.0}])
 
 
 def test_devices_that_are_not_there_are_refused():

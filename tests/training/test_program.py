@@ -26,7 +26,7 @@ def rows(folder):
         return list(csv.DictReader(file))
 
 
-def test_the_program_does_the_rounds_of_a_run(tmp_path):
+def test_the_program_does_the_rounds_of_a_run(tmp_path, one_layer):
     tff_program.main(tmp_path / "whole", rounds=3)
     tff_program.main(tmp_path / "stopped", rounds=2)
     tff_program.main(tmp_path / "stopped", rounds=3)

@@ -6,7 +6,6 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from PIL import Image
 
-from tff_fedss import errors
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 
 
@@ -95,13 +94,6 @@ def test_equal_sizes_leave_pixels_alone(photographs, stored):
     data = Preprocessing(64, 64).evaluation(stored)
     second = list(data.as_numpy_iterator())[1]["image"]
     np.testing.assert_array_equal(second, photographs[1])
-
-
-def test_a_crop_larger_than_the_image_is_refused():
-    with pytest.raises(
-        errors.InvalidInputError, match="image_size=65 must be at least 1"
-    ):
-        Preprocessing(65, 64)
 
 
 def test_a_worker_decodes_and_crops_as_this_process_does(stored):

@@ -112,18 +112,6 @@ def test_a_table_says_all():
     assert what.note == "left out: 1 images that images.csv does not list"
 
 
-def test_a_table_needs_neither_clients_nor_splits():
-    what = layout_of("\ufefflabel,path\n7,y.png\n8,z.png\n", ["y.png", "z.png"])
-    assert what.clients is None and what.splits is None
-    np.testing.assert_array_equal(what.labels, [0, 1])
-
-
-def test_rows_follow_the_table():
-    what = layout_of("path,label\nz.png,b\ny.png,a\n", ["y.png", "z.png"])
-    np.testing.assert_array_equal(what.files, [1, 0])
-    np.testing.assert_array_equal(what.labels, [1, 0])
-
-
 def test_an_unknown_way_to_read_folders_is_refused(tmp_path):
     with pytest.raises(InvalidInputError, match="folders='deep' must be one of"):
         images.load_index(tmp_path, folders="deep")

@@ -1,7 +1,6 @@
 """Cells of a table on a Ray cluster: the files of their runs come here, whole."""
 
 import os
-import pathlib
 import signal
 import subprocess
 import sys
@@ -12,10 +11,10 @@ import pytest
 
 from experiments.common import jobs
 from tests import waiting
+from tests.experiments import program_server
 from tests.experiments.killing import interrupt_when
 from tests.runtime.test_cluster import RAY_FOLDER, is_alive
 
-TOYS = pathlib.Path(__file__).parents[1] / "toys"
 COPIES = """import pathlib, shutil, sys
 run = pathlib.Path(sys.argv[1])
 (run / "done.json").write_text((run / "metrics.csv").read_text() + "more")
@@ -39,8 +38,7 @@ def table(tmp_path, monkeypatch):
     """Returns the command of a cell of the toy paper's long table."""
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_TMPDIR", RAY_FOLDER)
-    paths = [str(TOYS), *filter(None, sys.path)]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(paths))
+    monkeypatch.setenv("PYTHONPATH", program_server.environment()["PYTHONPATH"])
 
     def command(cell, folder, *flags):
         return [

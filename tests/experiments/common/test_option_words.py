@@ -79,11 +79,8 @@ EXAMPLE = "; for example --dp=gaussian:noise=1."
         ("none:noise=1", "'none' has no option noise; it has none; for example"),
         ("gaussian", "--dp=gaussian: 'gaussian' needs noise" + EXAMPLE),
         ("gaussian:noise=-1", "noise is a number of at least 0, found '-1'" + EXAMPLE),
-        ("gaussian:noise=nan", "noise is a number of at least 0, found 'nan'"),
         ("gaussian:noise=1,clip=11", "clip is a number of at least 1e-09, at most 10,"),
         ("gaussian:noise=1,noise=2", "noise is given twice"),
-        ("gaussian:noise=1,restart=x", "restart is a whole number, found 'x'"),
-        ("gaussian:noise=1,adaptive=yes", "adaptive is true or false, found 'yes'"),
         (
             "gaussian:noise=1,sampling=some",
             "sampling is fixed or poisson, found 'some'",

@@ -12,6 +12,7 @@ from tests.experiments import run_folders
 from tff_fedss import tasks
 from tff_fedss.datasets import synthetic
 
+pytestmark = pytest.mark.usefixtures("one_layer")
 TINY = dict(
     dataset="glyphs:num_classes=60",
     rounds=2,

@@ -88,7 +88,7 @@ def read(folder):
     return rows[1:], {k: v for k, v in table.items() if k != "method"}
 
 
-def test_a_run_that_hides_tells_what_it_costs(run_train, tmp_path):
+def test_a_run_that_hides_tells_what_it_costs(run_train, tmp_path, one_layer):
     folder = tmp_path / "run"
     flags = [*DEFENCES["union"], *DEFENCES["secure"], *DEFENCES["pool"]]
     code, output, errors = run_train(
@@ -153,7 +153,9 @@ def test_without_it_nothing_belongs_to_other_flags():
     assert not set(privacy_config.PrivacyConfig().flags()) & plain.deciding().keys()
 
 
-def test_epsilon_is_in_metrics_progress_table_and_record(run_train, tmp_path):
+def test_epsilon_is_in_metrics_progress_table_and_record(
+    run_train, tmp_path, one_layer
+):
     folder = tmp_path / "run"
     flags = (*SMALL, f"{GAUSSIAN},sampling=poisson,delta=0.01")
     code, output, errors = run_train(*flags, "--rounds=2", f"--results_dir={folder}")

@@ -10,6 +10,7 @@ from tests import imagenet21k_archive, landmarks_images, sop_archive
 from tests.datasets.images import own_images
 from tff_fedss.datasets.imagenet21k import preparation
 
+pytestmark = pytest.mark.usefixtures("one_layer")
 TINY = ("--rounds=2", "--image_size=16", "--model=small_cnn", "--num_negatives=2")
 
 

@@ -24,7 +24,7 @@ def folder(tmp_path_factory):
     return path
 
 
-def test_few_images_train_by_defaults(run_train, folder, tmp_path):
+def test_few_images_train_by_defaults(run_train, folder, tmp_path, one_layer):
     run = tmp_path / "run"
     code, output, errors = run_train(
         "--dataset=images",

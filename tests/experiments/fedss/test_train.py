@@ -1,6 +1,5 @@
 import csv
 import json
-import signal
 import subprocess
 import sys
 
@@ -24,7 +23,7 @@ SMALL = (
 )
 
 
-def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path):
+def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path, one_layer):
     folder = tmp_path / "run"
     flags = (*SMALL, "--rounds=3", f"--results_dir={folder}")
     code, output, errors = run_train(*flags)
@@ -183,42 +182,37 @@ def test_missing_data_are_named(run_train, tmp_path, dataset):
     assert "--data_dir=/no/such/folder" in errors
 
 
-@pytest.mark.parametrize(
-    "signal_number, exit_code, runtime",
-    [
-        (signal.SIGINT, 130, "in_process"),
-        pytest.param(signal.SIGTERM, 143, "native", marks=pytest.mark.slow),
-    ],
-)
-def test_a_stopped_run_keeps_what_it_measured(
-    tmp_path, signal_number, exit_code, runtime
-):
+def test_an_interrupted_run_keeps_what_it_measured(server, tmp_path):
+    flags = (*SMALL, "--rounds=100000", f"--results_dir={tmp_path}")
+    code, _, errors = server.run(TRAIN, *flags, stop_after_rows=5)
+    assert code == 130 and "Traceback" not in errors, errors
+    assert (tmp_path / "metrics.csv").read_text().count("\n") == 6
+    assert (tmp_path / "curves.png").stat().st_size > 1000
+
+
+@pytest.mark.slow
+def test_a_terminated_run_ends_its_worker(tmp_path):
     folder = tmp_path / "run"
     command = [sys.executable, "-m", TRAIN, *SMALL]
-    flags = ["--rounds=100000", f"--results_dir={folder}", f"--runtime={runtime}"]
+    flags = ["--rounds=100000", f"--results_dir={folder}", "--runtime=native"]
     with subprocess.Popen(
-        [*command, *flags],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=waiting.take_ctrl_c,
+        [*command, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         metrics = folder / "metrics.csv"
         waiting.wait_until(
             lambda: metrics.exists() and metrics.read_text().count("\n") >= 5, process
         )
         workers = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal_number)
+        process.terminate()
         _, errors = process.communicate(timeout=waiting.LIMIT)
-        assert process.returncode == exit_code, errors
+        assert process.returncode == 143, errors
         assert "Traceback" not in errors
-    assert bool(workers) == (runtime == "native")
-    assert not any(worker.is_running() for worker in workers)
+    assert workers and not any(worker.is_running() for worker in workers)
     assert metrics.read_text().count("\n") >= 5
     assert (folder / "curves.png").stat().st_size > 1000
 
 
-def test_the_best_round_of_validation_clients_is_kept(run_train, tmp_path):
+def test_the_best_round_of_validation_clients_is_kept(run_train, tmp_path, one_layer):
     best, last = tmp_path / "best", tmp_path / "last"
     learns = ("--warm_start_epochs=2", "--client_learning_rate=0.03")
     flags = (*SMALL, *learns, "--rounds_per_evaluation=1")
@@ -257,7 +251,7 @@ def test_the_best_round_of_validation_clients_is_kept(run_train, tmp_path):
 DETERMINISTIC = (*SMALL, "--rounds=1", "--deterministic", f"--seed={2**31 - 1}")
 
 
-def test_a_folder_is_of_deterministic_runs_or_of_others(run_train, tmp_path):
+def test_a_folder_is_of_deterministic_runs_or_of_others(run_train, tmp_path, one_layer):
     folder = tmp_path / "run"
     code, _, errors = run_train(*DETERMINISTIC, f"--results_dir={folder}")
     assert code == 0, errors

@@ -49,9 +49,6 @@ def made_up(monkeypatch):
                 job.folder.parent.name,
                 int(flags["seed"]),
                 end if isinstance(end, float) else 1.0,
-                method="fedss",
-                m=int(flags["num_negatives"]),
-                rounds=int(flags["rounds"]),
                 rounds_done=None if isinstance(end, float) else 1,
                 flags=flags,
             )

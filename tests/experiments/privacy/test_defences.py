@@ -118,7 +118,7 @@ def test_measurements_of_other_rounds_are_not_averaged(tmp_path):
     assert [views.best(row, t) for t in (1, 30, 300)] == [0.1, 0.54, 0.57]
 
 
-def test_trainings_are_attacked_and_kept(run, tmp_path):
+def test_trainings_are_attacked_and_kept(run, tmp_path, one_layer):
     found = {}
     for name in ("fresh", "threshold"):
         folder = tmp_path / f"m20_{name}" / "seed0"

@@ -23,11 +23,10 @@ def _cell(name, **own):
 
 TABLES = {
     ("1", "mini"): table(
-        "Three cells",
+        "Two cells",
         _PROGRAM,
         [
             _cell("glyphs_fedss_m5", method="fedss", num_negatives=5, rounds=3),
-            _cell("glyphs_fedss_m10", method="fedss", num_negatives=10, rounds=3),
             # More than there are classes.
             _cell("glyphs_neg_only_m41", method="neg_only", num_negatives=41, rounds=3),
         ],
