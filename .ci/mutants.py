@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import signal
+import sys
 
 import pytest
 import tensorflow_federated  # noqa: F401  Once for all children: it takes long.
@@ -14,6 +15,7 @@ from cosmic_ray.mutating import mutate_code
 from cosmic_ray.operators.provider import OperatorProvider
 
 SAMPLE, SEED, SECONDS = 150, 43, 600
+sys.dont_write_bytecode = True  # A mutant may be as old and as long as its file.
 PAGE = pathlib.Path("docs/results/mutation_score.md").read_text(encoding="utf-8")
 # Of the kinds FROM_TO: one TO for each FROM, the neighbour and the opposite of < and >.
 PAIRS = """Add_Sub Sub_Add Mul_Div Div_Mul FloorDiv_Div Mod_FloorDiv Pow_Mul Is_IsNot

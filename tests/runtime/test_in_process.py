@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -260,59 +259,6 @@ def run_program(program, *arguments, wait=True):
         process.kill()
     assert process.returncode == 0, errors
     return output
-
-
-FOUR_DEVICES = """
-    import ctypes
-    import hashlib
-    import tensorflow as tf
-    from tff_fedss import runtime
-
-    context = runtime.set_in_process_context()
-    # It has not looked for devices yet: what they are can still be decided.
-    tf.config.set_logical_device_configuration(
-        tf.config.list_physical_devices("CPU")[0],
-        [tf.config.LogicalDeviceConfiguration()] * 4,
-    )
-    tf.debugging.set_log_device_placement(True)
-    import numpy as np
-    import tensorflow_federated as tff
-    from tests.algorithms import toy
-
-    rng = np.random.default_rng(0)
-    cohort = [toy.make_client(rng, 6 + k, [k, k + 1]) for k in range(10)]
-    process = toy.build("fedss")
-
-    def two_rounds(context):
-        with tff.framework.get_context_stack().install(context):
-            state = process.initialize()
-            for _ in range(2):
-                state, metrics = process.next(state, toy.to_tff(cohort))
-        values = [*toy.weights_of(state), *metrics.values()]
-        return hashlib.sha256(b"".join(v.tobytes() for v in values)).hexdigest()
-
-    def say(text):
-        # TensorFlow's log of placements goes to the same pipe, through a buffer of C.
-        ctypes.CDLL(None).fflush(None)
-        print(text, flush=True)
-
-    say(two_rounds(runtime.InProcessContext(["CPU:0"])))
-    two_of_four = runtime.InProcessContext(["CPU:3", "CPU:1"], 2)
-    say(two_rounds(two_of_four))
-    assert {name[-5:] for name in two_of_four.client_devices} == {"CPU:1", "CPU:3"}
-    say("all devices:")
-    say(two_rounds(context))
-"""
-
-
-def test_clients_run_on_all_devices_and_give_the_same_bytes():
-    output = run_program(FOUR_DEVICES)
-    digests = re.findall(r"^[0-9a-f]{64}$", output, re.MULTILINE)
-    assert len(digests) == 3 and len(set(digests)) == 1
-    # TensorFlow's own log of the training's operations, which only clients run.
-    log = output.partition("all devices:")[2]
-    trained = re.findall(r"MatMul\): /job.*/device:(CPU:\d)", log)
-    assert set(trained) == {"CPU:0", "CPU:1", "CPU:2", "CPU:3"}
 
 
 ENDLESS = """

@@ -65,7 +65,8 @@ def test_an_onnx_file_is_verified_and_has_a_card(run, finished, tmp_path, monkey
     card = (tmp_path / "model_card.md").read_text()
     assert "- Data: omniglot, 2 classes" in card and "(to be filled in)" in card
     (tmp_path / "model_card.md").write_text("# e.onnx\nmine")
-    code, _, _ = run(export, *flags[:1], f"--output={tmp_path / 'e.keras'}")
+    flags = flags[0], f"--output={tmp_path / 'e.keras'}"
+    code, _, _ = run(export, *flags)
     assert code == 0 and (tmp_path / "e.keras.model_card.md").exists()
     monkeypatch.setattr(export, "_MOST_DEVIATION", -1.0)
     code, output, errors = run(export, *flags)
