@@ -191,6 +191,16 @@ def test_mixed_clients_hold_twenty_classes_and_five_drawings_of_each(mixed):
     assert max(overlaps) < 10
 
 
+def test_mixed_partition_is_deterministic_in_its_seed(load, mixed):
+    again = load()
+    other = load(seed=1)
+    client = "client_42"
+    images, labels = mixed.train.client_arrays(client)
+    np.testing.assert_array_equal(images, again.train.client_arrays(client)[0])
+    np.testing.assert_array_equal(labels, again.train.client_arrays(client)[1])
+    assert set(mixed.positives(client)) != set(other.positives(client))
+
+
 def test_drawer_clients_are_one_person_each(load):
     dataset = load(partition="drawer")
     assert dataset.num_clients == 20 * 16

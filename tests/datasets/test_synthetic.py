@@ -60,6 +60,16 @@ def test_same_bytes_in_another_order_without_a_cache(small, monkeypatch):
     assert digest(again, backwards=True) == digest(small)
 
 
+def test_another_seed_is_another_data_set(small):
+    other = synthetic.glyphs(**_SMALL, seed=6)
+    client = small.train.client_ids[0]
+    assert set(small.positives(client)) != set(other.positives(client))
+    assert _stack(small.test.data)[0].tobytes() != _stack(other.test.data)[0].tobytes()
+    assert (
+        _stack(small.public.data)[0].tobytes() != _stack(other.public.data)[0].tobytes()
+    )
+
+
 def test_elements_have_the_declared_type_and_are_ink_on_nothing(small):
     spec = small.train.element_type_structure
     client = small.train.create_tf_dataset_for_client(small.train.client_ids[0])

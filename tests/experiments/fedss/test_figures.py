@@ -239,22 +239,6 @@ def load_task(flags):
     return figures.load_task(figures.config_of(flags))
 
 
-def test_a_task_is_loaded_from_the_flags_of_a_run():
-    task = load_task(
-        {
-            "dataset": "glyphs:num_classes=40",
-            "task": "classification",
-            "image_size": "28",
-            "model": "small_cnn",
-            "embedding_dim": "16",
-            "seed": "4",
-        }
-    )
-    assert task.dataset.num_classes == 40 and task.metric == "top1"
-    assert task.dataset.name == synthetic.glyphs(40).name
-    assert task.feature_extractor_fn().output_shape == (None, 16)
-
-
 def test_every_option_of_the_data_counts(monkeypatch):
     """A figure of other data than the run's would look like any."""
     asked = []
