@@ -28,9 +28,7 @@ FOUR_DEVICES = """
     import numpy as np
     import tensorflow as tf
     import tensorflow_federated as tff
-    from tests.algorithms import toy
-    from tests.runtime.test_in_process import run_program
-from tff_fedss import runtime
+    from tff_fedss import runtime
 
     context = runtime.set_in_process_context()
     tf.debugging.set_log_device_placement(True)
