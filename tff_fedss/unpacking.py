@@ -6,6 +6,7 @@ less. Names in an archive are never used as paths.
 """
 
 import gzip
+import io
 import os
 import tarfile
 import zipfile
@@ -31,6 +32,7 @@ _ABOUT_OTHERS = frozenset(
     }
 )
 _LONGEST_HEADER = 1 << 20
+_LONGEST_LIST = 1 << 25  # In memory it takes eight times as much.
 
 
 class UnpackingError(ValueError):
@@ -144,6 +146,50 @@ def tar_members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
 # --- Zips -------------------------------------------------------------------------
 
 
+class Zip(zipfile.ZipFile):
+    """A zip to read, unless the list of its members takes much memory.
+
+    Many threads may use it: a ZipFile that has opened its file itself may close it
+    while another thread reads.
+    """
+
+    def __init__(self, path: str | os.PathLike):
+        """Reads the list of members.
+
+        Raises:
+            UnpackingError: If it is longer than 32 MiB, some 300,000 members.
+            zipfile.BadZipFile, OSError, ...: If it is damaged or cannot be read.
+        """
+        file = _Bytes(io.FileIO(path))
+        try:
+            super().__init__(file)
+        except BaseException:
+            file.close()
+            raise
+        file.has_list = True
+
+    def close(self) -> None:
+        """Closes the file, too."""
+        file = self.fp
+        super().close()
+        if file is not None:
+            file.close()
+
+
+class _Bytes(io.BufferedReader):
+    """The bytes of a zip, whose list zipfile asks for in one piece."""
+
+    has_list = False
+
+    def read(self, size: int = -1) -> bytes:
+        if size > _LONGEST_LIST and not self.has_list:
+            raise UnpackingError(
+                f"the list of its files has {size >> 20} MiB, more than "
+                f"{_LONGEST_LIST >> 20}; unpack it into a folder, or pack it as a tar"
+            )
+        return super().read(size)
+
+
 def check_zip(archive: zipfile.ZipFile, path: str | os.PathLike) -> None:
     """Raises an UnpackingError if a zip is not to be unpacked as a whole."""
     unpacked = sum(info.file_size for info in archive.infolist())
@@ -155,7 +201,7 @@ def npz_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
 
     What NumPy raises for damaged files is not documented.
     """
-    with zipfile.ZipFile(path) as archive:
+    with Zip(path) as archive:
         check_zip(archive, path)
     with np.load(path, allow_pickle=False) as arrays:
         return dict(arrays)

@@ -222,8 +222,7 @@ class Zip(Source):
 
     def __init__(self, path: pathlib.Path):
         self.path = path
-        # Many threads may use a ZipFile if it has not opened the file itself.
-        self._zip = zipfile.ZipFile(open(path, "rb"))  # noqa: SIM115
+        self._zip = unpacking.Zip(path)
         used = [info for info in self._zip.infolist() if _is_used(info.filename)]
         self._infos = [info for info in used if not info.is_dir()]
         self._infos.sort(key=lambda info: info.filename)

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from tff_fedss import files
+from tff_fedss import files, unpacking
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.models import foreign_files
 from tff_fedss.models.cosine_classifier import unit
@@ -256,7 +256,7 @@ def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
         elif path.suffix == ".onnx":
             text = _metadata_of_onnx(path)
         else:
-            with zipfile.ZipFile(path) as archive:
+            with unpacking.Zip(path) as archive:
                 text = foreign_files.read_text(archive, _METADATA)
         metadata = json.loads(text)
         return {**metadata, "encoder": metadata["encoder"]}

@@ -53,7 +53,7 @@ def load_keras(path: str | os.PathLike) -> tf.keras.Model:
         Exception: If it is damaged, too large or would do more; what Keras raises is
             not documented.
     """
-    with zipfile.ZipFile(path) as archive:
+    with unpacking.Zip(path) as archive:
         unpacking.check_zip(archive, path)
         for described in _objects(json.loads(read_text(archive, _DESCRIPTION))):
             _check_object(described)
