@@ -12,6 +12,10 @@ import pytest
 
 from tests.experiments import program_server
 
+# As the programs have it where clients train: a run in this process and one in another
+# have the same bytes.
+os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+
 
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="run the slow tests too")

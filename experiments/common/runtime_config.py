@@ -167,11 +167,12 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
     return dataclasses.replace(config, runtime=name)
 
 
-def install(config: RuntimeConfig) -> Callable[[], None]:
+def install(config: RuntimeConfig, has_clients: bool = True) -> Callable[[], None]:
     """Makes the runtime the default context, after `configure_gpus`.
 
     Args:
         config: The flags, see `with_defaults`.
+        has_clients: Whether it will train clients.
 
     Returns:
         A function to call after the first round: it raises RuntimeError if GPUs are
@@ -180,6 +181,8 @@ def install(config: RuntimeConfig) -> Callable[[], None]:
     Raises:
         InvalidInputError: If there is no such cluster.
     """
+    if has_clients and not tf.config.get_visible_devices("GPU"):
+        runtime.use_one_thread_per_operation()
     if config.runtime == "native":
         runtime.set_native_context()
         return lambda: None

@@ -70,7 +70,9 @@ def train_methods(config: RunConfig) -> str:
     )
     if (summary := folder.summary("table")) is not None:
         return summary
-    check_placement = runtime_config.install(config)
+    check_placement = runtime_config.install(
+        config, any(METHODS[method].has_clients for method in methods)
+    )
     config, dataset, validation, notes = best_round.load(config)
     config, task, chosen = run_parts.make_task(config, methods, dataset)
     kept = best_round.KeptRound(config, task, validation)

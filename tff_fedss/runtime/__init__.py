@@ -20,5 +20,6 @@ from tff_fedss.runtime.in_process import (
     AsyncInProcessContext,
     InProcessContext,
     set_in_process_context,
+    use_one_thread_per_operation,
 )
 from tff_fedss.runtime.native import NativeContext, set_native_context

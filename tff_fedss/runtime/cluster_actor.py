@@ -17,7 +17,10 @@ from tensorflow_federated.proto.v0 import computation_pb2 as pb
 
 from tff_fedss.runtime import cluster_machines, frozen, gpus
 from tff_fedss.runtime.errors import ClientError, ComputationError, describe
-from tff_fedss.runtime.in_process import InProcessContext
+from tff_fedss.runtime.in_process import (
+    InProcessContext,
+    use_one_thread_per_operation,
+)
 
 _MAX_PROGRAMS = 16
 
@@ -114,10 +117,7 @@ class Actor:
                     f"{socket.gethostname()} to an actor whose TensorFlow sees none."
                 )
         else:
-            # The rounding of a matrix product depends on the number of its threads. On
-            # CPUs each client has one, so that results do not depend on the machine's
-            # cores.
-            tf.config.threading.set_intra_op_parallelism_threads(1)
+            use_one_thread_per_operation()
         self._on_gpu = on_gpu
         self._context = InProcessContext(
             None if on_gpu else ["CPU:0"],

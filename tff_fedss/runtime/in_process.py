@@ -17,6 +17,7 @@ experiments/benchmarks/memory.py.
 
 import asyncio
 import concurrent.futures
+import contextlib
 import functools
 import os
 import threading
@@ -406,6 +407,20 @@ def _full_name(device: str) -> str:
             with tf.device(name):
                 return tf.zeros([]).device
     raise ValueError(f"There is no device '{device}'. TensorFlow sees {known}.")
+
+
+def use_one_thread_per_operation() -> None:
+    """Gives each operation on the CPU one thread, if TensorFlow has not yet begun.
+
+    Clients train side by side, one on each core, so more threads would wait for each
+    other: a round of MobileNetV3-Small with 8 clients takes 0.8 of the processor time
+    with one (docs/results/benchmarks/tried.md). Without it, the rounding of a matrix
+    product depends on the number of cores, and so do results. Work without clients is
+    slower with it.
+    """
+    # Too late if another run has been in this process, as in tests.
+    with contextlib.suppress(RuntimeError):
+        tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
 def set_in_process_context(*args: Any, **kwargs: Any) -> InProcessContext:

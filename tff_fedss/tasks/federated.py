@@ -2,7 +2,9 @@
 
 import abc
 import collections
+import concurrent.futures
 import functools
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -84,12 +86,25 @@ class FederatedTask(Task):
         data = self.dataset.pooled_examples()
         if self.dataset.preprocessing is not None:
             data = self.dataset.preprocessing.evaluation(data)
-        classifier = tf.convert_to_tensor(weights.trainable[-1])
         num_correct = num_examples = 0
-        for features, labels in self._features(weights, data):
-            num_correct += int(_count_correct(features, labels, classifier))
-            num_examples += len(labels)
+        for correct, features in self._classified(weights, data):
+            num_correct += int(correct)
+            num_examples += len(features)
         return num_correct / num_examples
+
+    def _classified(
+        self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
+    ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
+        """Yields the number of correct classes and the features of each batch."""
+        classifier = tf.convert_to_tensor(weights.trainable[-1])
+        return self._measured(
+            weights,
+            data,
+            lambda features, labels: (
+                _count_correct(features, labels, classifier),
+                features,
+            ),
+        )
 
     @property
     @abc.abstractmethod
@@ -128,21 +143,50 @@ class FederatedTask(Task):
         # list the variables of this one.
         return model.trainable_variables, extract
 
-    def _features(
-        self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
-    ) -> Iterator[tuple[tf.Tensor, tf.Tensor]]:
-        """Yields features float32[batch, d] and labels int32[batch] of examples."""
+    @functools.cached_property
+    def _threads(self) -> concurrent.futures.Executor:
+        """A thread a batch, since an operation may have one thread only."""
+        return concurrent.futures.ThreadPoolExecutor(self._num_batches_at_once)
+
+    @functools.cached_property
+    def _num_batches_at_once(self) -> int:
+        on_gpu = tf.config.get_visible_devices("GPU")
+        return 1 if on_gpu else len(os.sched_getaffinity(0))
+
+    def _measured(
+        self,
+        weights: tff.learning.models.ModelWeights,
+        data: tf.data.Dataset,
+        measure: Callable[[tf.Tensor, tf.Tensor], Any],
+    ) -> Iterator[Any]:
+        """Yields a measure of features float32[batch, d] and labels int32[batch].
+
+        Args:
+            weights: Their phi makes the features.
+            data: The examples.
+            measure: Called in several threads.
+        """
         *phi, _ = weights.trainable
         variables, extract = self._phi
         models.assign(variables, phi)
+
+        def measured(batch: Mapping[str, tf.Tensor]) -> Any:
+            return measure(extract(batch["image"]), batch["label"])
+
+        running = collections.deque()
         for batch in data.batch(_EVALUATION_BATCH).prefetch(tf.data.AUTOTUNE):
-            yield extract(batch["image"]), batch["label"]
+            running.append(self._threads.submit(measured, batch))
+            if len(running) > self._num_batches_at_once:
+                yield running.popleft().result()
+        for future in running:
+            yield future.result()
 
     def _all_features(
         self, weights: tff.learning.models.ModelWeights, data: tf.data.Dataset
     ) -> tuple[np.ndarray, np.ndarray]:
         """Returns all features float32[examples, d] and labels int32[examples]."""
-        features, labels = zip(*self._features(weights, data), strict=True)
+        both = self._measured(weights, data, lambda *both: both)
+        features, labels = zip(*both, strict=True)
         return np.concatenate(features), np.concatenate(labels)
 
 
@@ -185,10 +229,10 @@ class Classification(FederatedTask):
             `metrics.map_at_r`}; the last only with images of classes that no client
             has.
         """
-        classifier = tf.convert_to_tensor(weights.trainable[-1])
         num_correct, cosine = 0, metrics.MeanCosine()
-        for features, labels in self._features(weights, self.dataset.test_examples()):
-            num_correct += int(_count_correct(features, labels, classifier))
+        test_examples = self.dataset.test_examples()
+        for correct, features in self._classified(weights, test_examples):
+            num_correct += int(correct)
             cosine.add(features)
         measured = dict(
             top1=num_correct / self.dataset.test.num_examples, mean_cosine=cosine.value

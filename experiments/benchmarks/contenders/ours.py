@@ -32,6 +32,8 @@ class Ours(tf_model.TfContender):
     """The learning process of this project."""
 
     def __init__(self, workload: Workload, runtime: str = "in_process"):
+        if runtime == "in_process":
+            runtimes.use_one_thread_per_operation()
         super().__init__(workload)
         if runtime == "in_process":
             at_once = len(os.sched_getaffinity(0))
