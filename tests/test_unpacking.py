@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import multiprocessing
 import os
 import pathlib
 import pickle
@@ -423,8 +424,30 @@ def test_models_of_others(fault, root):
 _MOST_MEMORY = 10**9
 
 
+def _num_members(file):
+    """A compressed tar is a tar with a longer wait."""
+    return 1_000_000 if file.endswith((".zip", ".tar")) else 100_000
+
+
+def _in_a_child(write):
+    """Writing a million members takes memory of its own."""
+
+    def written(*arguments):
+        child = multiprocessing.get_context("fork").Process(
+            target=write, args=arguments
+        )
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+
+    return written
+
+
 def _measure(root):
     """Reads all that is above, in this process; prints what had most memory."""
+    for name in ("write_zip", "write_tar"):
+        write = getattr(hostile_archives, name)
+        setattr(hostile_archives, name, _in_a_child(write))
     os.environ["TFF_FEDSS_CACHE"] = str(root / "cache")
     (root / "cwd").mkdir()
     os.chdir(root / "cwd")
@@ -434,7 +457,7 @@ def _measure(root):
         for fault, function in (
             *REFUSED.items(),
             *({} if ".zip" in file else REFUSED_TARS).items(),
-            ("very many members", hostile_archives.many(1_000_000)),
+            ("very many members", hostile_archives.many(_num_members(file))),
         )
     ]
     cases += [
