@@ -92,13 +92,14 @@ def build_fedss(
     builder = class_sets.builder_of(method, num_classes)
     client_update.check_loss(training.loss_fn, builder.size)
     loss_fn = training.loss_fn or _LOSSES[method]
-    image_shape, phi_spec, embedding_dim = _inspect(feature_extractor_fn)
+    image_shape, embedding_dim, initial_phi = _inspect(feature_extractor_fn)
+    phi_spec = tuple(tf.TensorSpec(w.shape, w.dtype) for w in initial_phi)
     w_spec = tf.TensorSpec([num_classes, embedding_dim], tf.float32)
     client_spec = _client_spec(image_shape, training, class_sets, builder)
 
     @tff.tensorflow.computation
     def initialize_model():
-        phi = tuple(v.read_value() for v in feature_extractor_fn().trainable_variables)
+        phi = tuple(map(tf.constant, initial_phi))
         w = models.initial_classifier(*w_spec.shape, [seed, 0], initial_norm)
         return phi, w, server.optimizer.initialize((phi_spec, w_spec)), tf.constant(0)
 
@@ -117,6 +118,7 @@ def build_fedss(
         w, num_rows = rows.receive(sent, class_set)
         task = client_update.read(client, class_set, builder.may_miss_positives)
         model = feature_extractor_fn()
+        _check_seeds(model, initial_phi)
         result = client_update.train(model, phi, w, task, training, loss_fn, round_num)
         result.metrics["num_rows"] = num_rows
         if builder.is_everything:
@@ -322,8 +324,8 @@ def compose_dataset_computation(
 
 def _inspect(
     feature_extractor_fn: Callable[[], tf.keras.Model],
-) -> tuple[tuple[int, ...], tuple[tf.TensorSpec, ...], int]:
-    """Checks phi; returns its image shape, weight specs and d."""
+) -> tuple[tuple[int, ...], int, list[np.ndarray]]:
+    """Checks phi; returns its image shape, d and its initial weights."""
     models.check_feature_extractor_fn(feature_extractor_fn)
     with tf.Graph().as_default():  # Keeps the names of eager models as they are.
         model = feature_extractor_fn()
@@ -346,16 +348,18 @@ def _inspect(
                 "(FedSS, A.2)."
             )
         weights = _initial_values(model.trainable_variables)
-    with tf.Graph().as_default():
-        again = _initial_values(feature_extractor_fn().trainable_variables)
-    if not all(map(np.array_equal, weights, again)):
+    return input_shape[1:], output_shape[1], weights
+
+
+def _check_seeds(model: tf.keras.Model, initial_weights: Sequence[np.ndarray]) -> None:
+    """Checks in the default graph that phi has the initial weights that it had."""
+    again = _initial_values(model.trainable_variables)
+    if not all(map(np.array_equal, initial_weights, again)):
         raise ValueError(
             "feature_extractor_fn gives different initial weights at each call: "
             "give each of its initializers a seed, such as "
             "kernel_initializer=tf.keras.initializers.GlorotUniform(seed=0)."
         )
-    specs = tuple(tf.TensorSpec(w.shape, w.dtype) for w in weights)
-    return input_shape[1:], specs, output_shape[1]
 
 
 def _initial_values(variables: Sequence[tf.Variable]) -> list[np.ndarray]:
