@@ -1,15 +1,14 @@
 """One federated run, from its flags to its results folder."""
 
 import contextlib
-import sys
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tqdm
+import tensorflow_federated as tff
 
 from experiments.common import plots, run_encoder, runtime_config
 from experiments.fedss import (
-    best_round,
     outcomes,
     privacy_config,
     run_config,
@@ -19,9 +18,14 @@ from experiments.fedss import (
 from experiments.fedss.methods import METHODS, name_of, settings_of
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
+from tff_fedss.datasets import splits
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 # reg_sp(W) of a round of FedAwS, before its push.
 _SPREADOUT = "spreadout_loss"
+_VALIDATION_SHARE = 0.1
+# With fewer clients, by default all train.
+_FEWEST_CLIENTS = 10
 # Columns of metrics.csv, of every run.
 COLUMNS = (
     "loss",
@@ -40,6 +44,117 @@ COLUMNS = (
     "r_precision",
     "tar_at_far",
 )
+
+
+# --- The round whose weights a run keeps: the last, or the best for validation -----
+
+
+def _may_keep_best(config: RunConfig) -> bool:
+    """Returns whether the flags keep the best round, if the data allow it."""
+    if config.keep is not None:
+        return config.keep == "best"
+    follows_data = config.spec.settings[config.task].follows_data
+    return config.patience is not None or follows_data and not config.on_validation
+
+
+def _validation_column(config: RunConfig) -> str:
+    """Returns the column of metrics.csv that decides the best round."""
+    metric = tasks.KINDS[config.task].metric
+    return metric if config.on_validation else f"validation_{metric}"
+
+
+def _load(
+    config: RunConfig,
+) -> tuple[RunConfig, FederatedDataset, FederatedDataset | None, list[str]]:
+    """Loads the data, with validation clients if the best round is kept.
+
+    Args:
+        config: The flags with the defaults of the data set.
+
+    Returns:
+        The flags, with `keep` and, if it is "best", a share of validation clients; the
+        data set; the same with the validation clients' images as test, None if there
+        are none or the run measures on them anyway; and a line for the user if the data
+        decided.
+
+    Raises:
+        InvalidInputError: If the data are missing or damaged, or cannot have validation
+            clients although the flags keep the best round.
+    """
+    last = dataclasses.replace(config, keep="last")
+    if not _may_keep_best(config):
+        return last, run_parts.load_dataset(last), None, []
+    share = config.validation_share or _VALIDATION_SHARE
+    best = dataclasses.replace(config, keep="best", validation_share=share)
+    if config.on_validation:
+        return best, run_parts.load_dataset(best), None, []
+    is_asked_for = config.keep is not None or config.patience is not None
+    try:
+        dataset = run_parts.load_dataset(best)
+        validation = dataset.on_validation()
+        if is_asked_for:
+            return best, dataset, validation, []
+        if dataset.num_clients + 1 >= _FEWEST_CLIENTS:
+            line = (
+                f"--keep=best --validation_share={share:g}: the weights are those of "
+                "the round that is best for validation clients."
+            )
+            return best, dataset, validation, [line]
+        why = f"there are fewer than {_FEWEST_CLIENTS} clients"
+    except splits.NoValidationError as error:
+        if is_asked_for:
+            raise
+        why = str(error).rstrip(".")
+    return last, run_parts.load_dataset(last), None, [f"--keep=last: {why}."]
+
+
+class KeptRound:
+    """Finds the round that is kept of each method, in the rows of metrics.csv.
+
+    It depends on the rows alone, so that a resumed run finds the same. Of equally good
+    rounds the first is the best.
+
+    Attributes:
+        is_best: Whether it is the best round, not the last.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        task: tasks.FederatedTask,
+        validation: FederatedDataset | None,
+    ):
+        """Takes the results of `_load`, and the task of the run."""
+        self.is_best = config.keep == "best"
+        self._column = _validation_column(config)
+        self._patience = config.patience
+        self._task = validation and type(task)(validation, task.feature_extractor_fn)
+
+    def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
+        """Measures the task's metrics on validation clients."""
+        if self._task is None:
+            return {}
+        return {self._column: self._task.evaluate(weights)[self._task.metric]}
+
+    def row(self, rows: Sequence[training.Metrics], method: str) -> training.Metrics:
+        """Returns the row of the round of a method that would be kept now."""
+        own = [row for row in rows if row["method"] == method]
+        if not self.is_best:
+            return own[-1]
+        return max(
+            (row for row in own if self._column in row),
+            key=lambda row: row[self._column],
+        )
+
+    def is_over(self, rows: Sequence[training.Metrics], method: str) -> bool:
+        """Returns whether --patience ends the run."""
+        if self._patience is None or not rows:
+            return False
+        newest = max(row["round"] for row in rows if row["method"] == method)
+        return newest - self.row(rows, method)["round"] >= self._patience
+
+
+# --- The run ----------------------------------------------------------------------
 
 
 def train_methods(config: RunConfig) -> str:
@@ -63,7 +178,7 @@ def train_methods(config: RunConfig) -> str:
         (
             *COLUMNS,
             *privacy_config.columns(config),
-            *([best_round.column(config)] if best_round.may_be_kept(config) else []),
+            *([_validation_column(config)] if _may_keep_best(config) else []),
             *([tasks.UNSEEN_METRIC] if options.get("num_unseen_classes") else []),
             *([_SPREADOUT] if "fedaws" in methods else []),
         ),
@@ -73,9 +188,9 @@ def train_methods(config: RunConfig) -> str:
     check_placement = runtime_config.install(
         config, any(METHODS[method].has_clients for method in methods)
     )
-    config, dataset, validation, notes = best_round.load(config)
+    config, dataset, validation, notes = _load(config)
     config, task, chosen = run_parts.make_task(config, methods, dataset)
-    kept = best_round.KeptRound(config, task, validation)
+    kept = KeptRound(config, task, validation)
     model, loaded = starting_point.initial(config, task)
     num_w = dataset.num_classes * config.embedding_dim
     share = models.last_layer_share(
@@ -119,7 +234,7 @@ def _train(
     runs: Sequence[training.Run],
     checkpoints: Any,
     check_placement: Callable[[], None],
-    kept: best_round.KeptRound,
+    kept: KeptRound,
 ) -> None:
     """Trains to the last round, and writes rows, weights and curves."""
     by_name = {run.name: run for run in runs}
@@ -131,8 +246,6 @@ def _train(
         folder.release(metrics, speed)
         if kept.is_best and metrics is kept.row(folder.rows, method):
             folder.write_weights(f"{method}.npz", by_name[method].weights)
-        if text := outcomes.warning(task, folder.rows, method):
-            tqdm.tqdm.write(text, file=sys.stderr)
 
     with plots.drawing_afterwards(
         lambda: outcomes.plot(folder.rows, task, folder.path / "curves.png")
@@ -158,7 +271,7 @@ def _finish(
     folder: training.ResultsFolder,
     task: tasks.FederatedTask,
     runs: Sequence[training.Run],
-    kept: best_round.KeptRound,
+    kept: KeptRound,
 ) -> str:
     """Writes what is known at the end of the runs; returns the table for the user."""
     dataset = config.chosen("dataset")
@@ -174,7 +287,7 @@ def _finish(
         found[run.name] = outcomes.outcome(run, own, row[task.metric])
         summaries.append(outcomes.summary(run, own, row if kept.is_best else None))
         failures.append(outcomes.diagnosis(config, run, own))
-        if outcomes.has_collapsed(task, row):
+        if row["round"] and task.has_collapsed(row):
             found[run.name]["collapsed"] = True
         if kept.is_best:
             found[run.name]["kept_round"] = row["round"]

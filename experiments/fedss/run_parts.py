@@ -133,12 +133,7 @@ def make_task(
             )
         )
     launch.check_image_size(config, "model")
-    model_fn = functools.partial(
-        models.FEATURE_EXTRACTORS[config.model],
-        dataset.image_shape,
-        config.embedding_dim,
-        seed=config.seed,
-    )
+    task = new_task(config, dataset)
     # Clients have momentums of W at the server, Centralized has none.
     copies = sum(2 if METHODS[method].has_clients else 1 for method in methods)
     most = dataset.num_examples(dataset.train.client_ids[0])
@@ -147,9 +142,22 @@ def make_task(
         device_needs=memory_needs.matrix(
             "W and its momentum", dataset.num_classes, config.embedding_dim, copies
         )
-        | memory_needs.network("phi", model_fn, min(config.batch_size, most), copies=2),
+        | memory_needs.network(
+            "phi", task.feature_extractor_fn, min(config.batch_size, most), copies=2
+        ),
     )
-    return config, tasks.KINDS[config.task](dataset, model_fn), chosen
+    return config, task, chosen
+
+
+def new_task(config: RunConfig, dataset: FederatedDataset) -> tasks.FederatedTask:
+    """Makes the task of the flags, none of which is unset, on a data set."""
+    model_fn = functools.partial(
+        models.FEATURE_EXTRACTORS[config.model],
+        dataset.image_shape,
+        config.embedding_dim,
+        seed=config.seed,
+    )
+    return tasks.KINDS[config.task](dataset, model_fn)
 
 
 def _own_settings(config: RunConfig, method: str) -> Any:
@@ -204,10 +212,7 @@ def build_run(
 
 
 def _build_process(
-    config: RunConfig,
-    method: str,
-    task: tasks.Task,
-    protocol: metrics.Protocol,
+    config: RunConfig, method: str, task: tasks.Task, protocol: metrics.Protocol
 ) -> tff.learning.templates.LearningProcess:
     builder = privacy_config.class_set_builder(config, method, task.dataset)
     draws = METHODS[method].draws_negatives and builder is None

@@ -5,7 +5,7 @@ import types
 import numpy as np
 import pytest
 
-from experiments.fedss import best_round, outcomes, run_config, run_methods, train
+from experiments.fedss import outcomes, run_config, run_methods, train
 from tests.experiments import run_folders
 from tff_fedss import models, tasks
 
@@ -155,17 +155,9 @@ def test_a_run_below_its_start_says_why_and_what_to_try(rows, growth, cause, fla
     assert f" --{flag} '--results_dir=results/a b_" in command
 
 
-def test_the_second_collapse_in_a_row_warns_once():
-    rows = measured([0.4, 0.3, 0.2, 0.2, 0.1], cosine=0.99)
-    warned = [
-        outcomes.warning(Task(), rows[: i + 1], "fedss") is not None for i in range(5)
-    ]
-    assert warned == [False, False, True, False, False]
-
-
 def test_patience_counts_from_the_first_of_the_best_rounds():
     config = train.Config(task="retrieval", keep="best", patience=2, results_dir="x")
-    kept = best_round.KeptRound(config, Task(), None)
+    kept = run_methods.KeptRound(config, Task(), None)
     values = [0.1, 0.3, 0.2, 0.3, 0.4]
     rows = [
         {"method": "fedss", "round": i, "validation_map_at_10": x}
