@@ -211,7 +211,7 @@ case $command in
   help | -h | --help) usage ;;
   completion)
     enter_environment
-    python -P -m experiments.common.completion "$venv" "$(programs)"
+    python -P -m experiments.common.answers "$venv" "$(programs)" completion
     ;;
   setup) setup "$@" ;;
   docs | lock)

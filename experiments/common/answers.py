@@ -8,7 +8,9 @@ this before each program:
 
 It answers, or exits with `GO_ON`, which means: run the program. The program itself
 reports flags that are wrong for other reasons than their own value, such as one that
-does not suit the data set.
+does not suit the data set. COMMAND may also be `completion`, for bash: the words are
+the commands, their flags and the flags' values, and the papers' tables and cells.
+Pressing Tab imports nothing.
 """
 
 import contextlib
@@ -17,8 +19,8 @@ import importlib
 import pathlib
 import pickle
 import runpy
+import shlex
 import sys
-import types
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,7 +28,7 @@ from unittest import mock
 
 from absl import app, flags
 
-from experiments.common import command_line, config, option_words, table_runs
+from experiments.common import config, option_words
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
@@ -44,8 +46,7 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
     Returns:
         Values that can be read without TensorFlow: "programs", by command, each with
         its help, its flags, the cells that it trains and whether it takes arguments;
-        "tables", by paper, without what makes their pages; and "flags", the names of
-        the flags of a table's program, by module.
+        and "tables", their names as PAPER/NAME.
     """
     from experiments.common import cells, program
     from tff_fedss import runtime
@@ -53,16 +54,12 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
     # TFF's default context prints an error if a program ends without using it.
     runtime.set_in_process_context()
     cell_names: dict[str, list[str]] = {}
-    tables, flag_names = {}, {}
+    tables: dict[str, None] = {}
     for paper in cells.PAPERS:
-        tables[paper] = {
-            key: dataclasses.replace(table, kind=None, notes=(), draw=None)
-            for key, table in cells.tables_of(paper).items()
-        }
-        for key, table in tables[paper].items():
+        for key, table in cells.tables_of(paper).items():
+            tables[f"{paper}/{key[0]}"] = None
             names = ("/".join([*key, cell]) for cell in table.cells)
             cell_names.setdefault(table.program, []).extend(names)
-            flag_names[table.program] = [*table.config().flags()]
     found = {}
     for command, module in programs.items():
         with mock.patch.object(program, "run") as run, warnings.catch_warnings():
@@ -70,23 +67,22 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
             warnings.simplefilter("ignore", RuntimeWarning)
             runpy.run_module(module, run_name="__main__")
         (_, defaults), options = run.call_args
-        paper = options.get("paper")
+        own = program.flags_of(defaults, options.get("paper"))
         docstring = importlib.import_module(module).__doc__
         found[command] = {
-            "help": program.help_of(docstring, defaults, paper),
+            "help": program.help_of(docstring, own),
             "takes_arguments": options.get("takes_arguments", False),
-            "flags": {n: _plain(f) for n, f in defaults.flags().items()},
-            "cells": cell_names.get(module, []) if paper else [],
+            "flags": {name: _plain(flag) for name, flag in own.items()},
+            "cells": cell_names.get(module, []),
         }
-    return {"programs": found, "tables": tables, "flags": flag_names}
+    return {"programs": found, "tables": list(tables)}
 
 
 def _plain(flag: config.Flag) -> config.Flag:
     """Returns a flag whose words are words alone, not rows of the library's tables."""
     words = (flag.words or {}).items()
     own = {name: option_words.Word(w.help, dict(w.options)) for name, w in words}
-    choices = flag.choices and tuple(flag.choices)
-    return dataclasses.replace(flag, choices=choices, words=own or None)
+    return dataclasses.replace(flag, choices=tuple(flag.choices), words=own or None)
 
 
 def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> None:
@@ -102,30 +98,19 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
             program must run.
     """
     program = said["programs"][command]
-    if command_line.asks_for_help(arguments):
-        command_line.print_help(program["help"])
-    # A cell's flags and absl's own kinds of help are left to the program.
-    if any(a.lstrip("-").startswith(("cell=", "help")) for a in arguments):
+    if config.asks_for_help(arguments):
+        config.print_help(program["help"])
+    # absl's own kinds of help are left to the program.
+    if any(a.lstrip("-").startswith("help") for a in arguments):
         sys.exit(GO_ON)
     app.define_help_flags()
     config.define(program["flags"], flags.FLAGS)
     given = [command, *arguments]
-    rest = command_line.parse(flags.FLAGS, given, program["takes_arguments"])
+    config.parse_arguments(flags.FLAGS, given, program["takes_arguments"])
     try:
-        values = config.read(program["flags"], flags.FLAGS)
-        if command == "table" and values["list"]:
-            tables = said["tables"]
-            found = table_runs.find(
-                types.SimpleNamespace(**values),
-                rest[1:],
-                tables,
-                tables.__getitem__,
-                lambda table: said["flags"][table.program],
-            )
-            table_runs.print_commands(found.jobs)
-            sys.exit()
+        config.read(program["flags"], flags.FLAGS)
     except InvalidInputError as error:
-        command_line.fail(command_line.with_flags(str(error), program["flags"]))
+        config.fail(config.with_flags(str(error), program["flags"]))
     sys.exit(GO_ON)
 
 
@@ -156,8 +141,61 @@ def fetch(folder: str, programs: str) -> dict[str, Any]:
     return said
 
 
+# --- Bash completion: `eval "$(./run.sh completion)"` -----------------------------
+
+_SCRIPT = """
+_tff_fedss() {
+  local word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]} flag= key
+  # Bash splits --flag=value into three words.
+  if [[ $word == = ]]; then
+    flag=$before word=
+  elif [[ $before == = ]]; then
+    flag=${COMP_WORDS[COMP_CWORD - 2]}
+  fi
+  key="${COMP_WORDS[1]} $flag"
+  if ((COMP_CWORD == 1)); then key=commands; fi
+  COMPREPLY=($(compgen -W "${_tff_fedss_words[$key]:-}" -- "$word"))
+  if [[ ${COMPREPLY[0]:-} == --*= ]]; then compopt -o nospace; fi
+} 2> /dev/null
+complete -o default -F _tff_fedss ./run.sh run.sh"""
+
+
+def _words(said: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Returns the words that may follow, from the result of `answers.collect`.
+
+    Returns:
+        Words by "commands", "COMMAND " and "COMMAND --flag".
+    """
+    others = ["setup", "test", "docs", "ray", "lock", "help"]
+    found = {"commands": [*said["programs"], *others]}
+    for command, own in said["programs"].items():
+        values = {
+            f"--{name}": list(flag.choices or flag.words or ())
+            for name, flag in own["flags"].items()
+        }
+        if "--cell" in values:
+            values["--cell"] = own["cells"]
+        follow = [f"{name}=" for name in values]
+        if command == "table":
+            follow = [*said["tables"], *follow]
+        found[f"{command} "] = follow
+        found |= {f"{command} {name}": some for name, some in values.items() if some}
+    return found
+
+
+def script(said: Mapping[str, Any]) -> str:
+    """Returns the script for bash, see `_words`."""
+    lines = ["declare -gA _tff_fedss_words=("]
+    for key, some in _words(said).items():
+        lines.append(f"  [{shlex.quote(key)}]={shlex.quote(' '.join(some))}")
+    return "\n".join([*lines, ")"]) + _SCRIPT
+
+
 def _main(folder: str, programs: str, command: str, *arguments: str) -> None:
-    is_help = command_line.asks_for_help(arguments)
+    if command == "completion":
+        print(script(fetch(folder, programs)))
+        return
+    is_help = config.asks_for_help(arguments)
     if not is_help and not is_fresh(pathlib.Path(folder, _FILE)):
         sys.exit(GO_ON)
     answer(fetch(folder, programs), command, arguments)

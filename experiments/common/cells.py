@@ -143,18 +143,8 @@ def table(
     seeds: tuple[int, ...] = (0, 1, 2),
     **page: Any,
 ) -> Table:
-    """Makes a table from a list of cells and the contents of its page.
-
-    Raises:
-        ValueError: If two cells have one name, or one row and column of the page.
-    """
+    """Makes a table from a list of cells and the contents of its page."""
     by_name = {cell.name: cell for cell in cells}
-    if len(by_name) < len(cells):
-        raise ValueError(f"two cells of {title} have one name")
-    if page.get("is_pivot") or page.get("pairs"):
-        places = {(cell.row or cell.title, cell.column) for cell in cells}
-        if len(places) < len(cells):
-            raise ValueError(f"two cells of {title} have one row and column")
     return Table(title, program, by_name, results, seeds, **page)
 
 
@@ -182,14 +172,6 @@ def find(paper: str, name: str) -> Cell:
             f"--cell={name}: expected a CELL of {', '.join(table.cells)}."
         )
     return table.cells[cell]
-
-
-def example(paper: str) -> str:
-    """Returns the name of a cell of a paper, for `find`."""
-    (number, scale), table = next(
-        (key, table) for key, table in tables_of(paper).items() if key[1] == "mini"
-    )
-    return f"{number}/{scale}/{next(iter(table.cells))}"
 
 
 def as_arguments(settings: Mapping[str, Any]) -> list[str]:

@@ -9,20 +9,22 @@
 
     program.run(main, Config())
 
-The annotation is the flag's type: int, float, str, bool or tuple[str, ...], with `|
-None` if it may be unset. The fields are in the order of --help, within a topic, and of
-flags.txt: a class's own before inherited ones.
+The annotation is the flag's type: int, float, str, bool or a list of one of these,
+such as tuple[int, ...], with `| None` if it may be unset. The fields are in the order
+of --help, within a topic, and of flags.txt: a class's own before inherited ones. This
+module and its imports are quick to import; see `answers`.
 """
 
 import csv
 import dataclasses
-import math
+import itertools
+import os
 import re
 import sys
 import textwrap
 import types
 import typing
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from absl import flags
@@ -30,48 +32,44 @@ from absl import flags
 from experiments.common import option_words
 from tff_fedss.errors import InvalidInputError
 
+EXIT_BAD_INPUT = 2
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, the shells' convention
+_HELP = frozenset({"--help", "-help", "-h", "--helpshort"})
+
 _LARGEST = 2**31 - 1  # The largest int32, TensorFlow's type of counts.
 _KEY = "flag"
 # Types of flags in --help.
-_PLACEHOLDERS = {int: "INT", float: "FLOAT", str: "STRING", tuple: "STRINGS"}
+_PLACEHOLDERS = {int: "INT", float: "FLOAT", str: "STRING"}
 # A comma between words, not between options: `a,b:x=1,y=2` has two words.
 _BETWEEN_WORDS = re.compile(r",(?![^,:]*=)")
 
 
-@dataclasses.dataclass(frozen=True)
-class Flag:
-    """A declared flag, see `flag`.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Flag(option_words.Option):
+    """A declared flag, see `flag`; of a list, kind and bounds are the elements'.
 
     Attributes:
-        help: Its text in --help.
+        name: The name of its field.
+        default: Its value in a `Config`: the default, when flags are defined.
+        high: The maximum; by default, of whole numbers, the largest int32.
+        is_list: Whether it has several values.
         group: Its topic in --help, also of the following flags of the class up to one
             with another topic. Flags without a topic come first, by name.
-        low: The minimum.
-        high: The maximum; by default, of whole numbers, the largest int32.
-        choices: The allowed words. A list has one or more of them.
         words: The allowed words, with their options, see `option_words`.
         decides: Whether it decides a run's results, so that flags.txt has it and a
             results folder belongs to its value.
         off: The value that means unset (None).
         needed: Set if the flag is required: the message after `--name=`, such as
             "DIR is needed.".
-        name: The name of its field.
-        kind: The type of its values.
-        value: Its value in a `Config`: the default, when flags are defined.
     """
 
-    help: str
+    name: str = ""
+    is_list: bool = False
     group: str | None = None
-    low: float | None = None
-    high: float | None = None
-    choices: Sequence[str] | None = None
     words: Mapping[str, option_words.Word] | None = None
     decides: bool = True
     off: str | bool | None = None
     needed: str | None = None
-    name: str = ""
-    kind: type = str
-    value: Any = None
 
     def parse(self, text: str) -> Any:
         """Returns the value of a text.
@@ -79,29 +77,25 @@ class Flag:
         Raises:
             ValueError: If it has none; the message has the allowed values.
         """
-        if self.kind is tuple and self.words:
+        if self.is_list and self.words:
             return tuple(_BETWEEN_WORDS.split(text)) if text else ()
-        if self.kind is tuple:
-            values = tuple(item.strip() for row in csv.reader([text]) for item in row)
-            if self.choices and not (values and {*values} <= {*self.choices}):
-                raise ValueError(f"expected some of {', '.join(self.choices)}")
-            return values
-        low = -math.inf if self.low is None else self.low
-        high = self.high
-        if high is None:
-            high = _LARGEST if self.kind is int else math.inf
-        option = option_words.Option(
-            self.kind, None, tuple(self.choices or ()), option_words.Range(low, high)
-        )
+        texts = [text]
+        if self.is_list:
+            texts = [item.strip() for row in csv.reader([text]) for item in row]
         try:
-            return option.parse(text)
+            values = tuple(map(super().parse, texts))
+            if not values and self.default and (self.choices or self.kind is not str):
+                raise ValueError
         except ValueError:
-            raise ValueError(f"expected {option.expected}") from None
+            several = ", or several with commas" if self.is_list else ""
+            raise ValueError(f"expected {self.expected}{several}") from None
+        return values if self.is_list else values[0]
 
 
 def flag(default: Any, help: str, **options: Any) -> Any:
     """Declares a flag with its default, as the field of a dataclass; see `Flag`."""
-    return dataclasses.field(default=default, metadata={_KEY: Flag(help, **options)})
+    declared = Flag(help=help, **options)
+    return dataclasses.field(default=default, metadata={_KEY: declared})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,12 +112,18 @@ class Config:
             for name in owner.__dict__.get("__annotations__", {}):
                 declared = fields[name].metadata[_KEY]
                 group = declared.group or group
+                kind, is_list = _kind(hints[name])
+                value = getattr(self, name)
+                if kind is float and type(value) is int:
+                    value = float(value)
                 own = dataclasses.replace(
                     declared,
-                    group=group,
                     name=name,
-                    kind=_kind(hints[name]),
-                    value=getattr(self, name),
+                    default=value,
+                    kind=kind,
+                    high=min(declared.high, _LARGEST) if kind is int else declared.high,
+                    is_list=is_list,
+                    group=group,
                 )
                 result.setdefault(name, own)
         return result
@@ -135,9 +135,9 @@ class Config:
         """
         return option_words.as_texts(
             {
-                name: float(own.value) if own.kind is float else own.value
+                name: own.default
                 for name, own in self.flags().items()
-                if own.decides and own.value is not None
+                if own.decides and own.default is not None
             }
         )
 
@@ -150,14 +150,14 @@ class Config:
             InvalidInputError: If it is no such word.
         """
         own = self.flags()[name]
-        return option_words.parse(name, own.value or next(iter(own.words)), own.words)
+        return option_words.parse(name, own.default or next(iter(own.words)), own.words)
 
     def filled(self, settings: Mapping[str, Any]) -> Self:
         """Returns a copy in which unset flags have the values of settings."""
         is_open = {
             name: settings[name]
             for name, own in self.flags().items()
-            if own.value is None and name in settings
+            if own.default is None and name in settings
         }
         return dataclasses.replace(self, **is_open)
 
@@ -184,9 +184,9 @@ def define(own_flags: Mapping[str, Flag], flag_values: flags.FlagValues) -> None
         # --helpfull lists them as flags of the program, not of this module.
         options = {"flag_values": flag_values, "module_name": sys.argv[0]}
         if own.kind is bool:
-            flags.DEFINE_bool(name, own.value, own.help, **options)
+            flags.DEFINE_bool(name, own.default, own.help, **options)
         else:
-            flags.DEFINE(_Parser(own), name, own.value, own.help, **options)
+            flags.DEFINE(_Parser(own), name, own.default, own.help, **options)
 
 
 def read(
@@ -213,7 +213,7 @@ def read(
 
 def _parsed_words(own: Flag, value: str | Sequence[str]) -> str | tuple[str, ...]:
     """Checks a word, or a list of them, and writes it in the form of flags.txt."""
-    if own.kind is not tuple:
+    if not own.is_list:
         return str(option_words.parse(own.name, value, own.words))
     words = [option_words.parse(own.name, text, own.words) for text in value]
     names = [word.name for word in words]
@@ -238,9 +238,9 @@ def parse(defaults: _ConfigT, *arguments: str) -> _ConfigT:
     return dataclasses.replace(defaults, **read(own_flags, flag_values))
 
 
-def help_of(defaults: Config) -> list[str]:
+def help_of(own_flags: Mapping[str, Flag]) -> list[str]:
     """Writes the flags' texts of --help, one for each topic."""
-    own = defaults.flags().values()
+    own = own_flags.values()
     by_topic = {"Flags": sorted((f for f in own if not f.group), key=lambda f: f.name)}
     for declared in filter(lambda f: f.group, own):
         by_topic.setdefault(declared.group, []).append(declared)
@@ -253,23 +253,106 @@ def help_of(defaults: Config) -> list[str]:
 
 def _help_of(own: Flag) -> str:
     value = _PLACEHOLDERS.get(own.kind)
-    if own.kind is str and (own.choices or own.words):
+    if own.is_list:
+        value += "S"
+    elif own.kind is str and (own.choices or own.words):
         value = "|".join(own.choices or own.words)
     if own.words and any(word.options for word in own.words.values()):
         value += ":OPTION=VALUE,..."
     name = f"--[no]{own.name}" if own.kind is bool else f"--{own.name}={value}"
     text = own.help
-    if own.value not in (None, ()) and own.kind is not bool:
-        text += f" Default: {option_words.as_text(own.kind(own.value))}."
+    if own.default not in (None, ()) and own.kind is not bool:
+        text += f" Default: {option_words.as_text(own.default)}."
     wrapped = textwrap.wrap(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
     lines = [*textwrap.wrap(name, 86, initial_indent="  "), *wrapped]
     return "\n".join([*lines, *option_words.help_of(own.name, own.words or {})])
 
 
-def _kind(annotation: Any) -> type:
-    """Returns the type of an annotation's values, except None."""
+def _kind(annotation: Any) -> tuple[type, bool]:
+    """Returns the type of an annotation's values, and whether it is a list of them."""
     options = [annotation]
     if isinstance(annotation, types.UnionType):
         options = [o for o in typing.get_args(annotation) if o is not types.NoneType]
     (option,) = options
-    return typing.get_origin(option) or option
+    is_list = typing.get_origin(option) is tuple
+    return (typing.get_args(option)[0], True) if is_list else (option, False)
+
+
+# --- The command line -------------------------------------------------------------
+
+
+def asks_for_help(arguments: Sequence[str]) -> bool:
+    """Returns whether the arguments, without the program's name, ask for --help."""
+    return bool(_HELP & set(itertools.takewhile(lambda a: a != "--", arguments)))
+
+
+def parse_arguments(
+    flag_values: flags.FlagValues, arguments: Sequence[str], takes_arguments: bool
+) -> Sequence[str]:
+    """Parses a program's name and flags; returns the name and other arguments.
+
+    Raises:
+        SystemExit: If a flag is wrong, or an argument unexpected, after a line about
+            it.
+    """
+    try:
+        # Deprecated by name only; `app.run` itself uses it.
+        rest = flag_values(arguments)
+    except flags.Error as error:
+        fail(error)
+    except UnicodeDecodeError as error:
+        fail(f"--flagfile: the file is not UTF-8: {error}")
+    if len(rest) > 1 and not takes_arguments:
+        fail(f"unexpected argument {rest[1]!r}; flags look like --name=value")
+    return rest
+
+
+def with_flags(message: str, flag_names: Iterable[str]) -> str:
+    """Writes --name for a message's arguments in backticks (see `InvalidInputError`).
+
+    The programs' flags have the names of the library's arguments.
+    """
+    names = "|".join(flag_names)
+    message = re.sub(rf"(?<![\w\-/.=:'\"])({names})=", r"--\1=", message)
+    return re.sub(rf"`({names})`", r"--\1", message)
+
+
+def fail(error: object, code: int = EXIT_BAD_INPUT) -> None:
+    """Ends the program with a line about an error.
+
+    Raises:
+        SystemExit: Always, with the exit code.
+    """
+    line = " ".join(str(error).split())
+    print(f"error: {line}", file=sys.stderr)
+    sys.exit(code)
+
+
+def print_help(text: str) -> None:
+    """Prints what --help asks for, and ends the program.
+
+    Raises:
+        SystemExit: Always.
+    """
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        end_with_broken_pipe()
+    sys.exit(0)
+
+
+def end_with_broken_pipe() -> None:
+    """Ends quietly: the reader of our output, such as `head`, has closed it."""
+    discard_output()
+    sys.exit(EXIT_BROKEN_PIPE)
+
+
+def discard_output() -> None:
+    """Discards output that cannot be written.
+
+    Python would report the error again when it closes stdout.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -21,7 +21,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_fedss import files, progress
-from tff_fedss.errors import InvalidInputError
 
 _PR_SET_PDEATHSIG = 1
 
@@ -72,6 +71,43 @@ class Job:
         return "its log cannot be read"
 
 
+def run(
+    jobs: Sequence[Job],
+    workers: int | None = None,
+    gpus: Sequence[str] = (),
+    cluster: str | None = None,
+    skips: Callable[[Job], bool] = lambda job: False,
+) -> None:
+    """Runs jobs and prints which are done and which have failed.
+
+    Args:
+        jobs: The jobs; those that are done are not run again.
+        workers: How many at once; by default one for each of the GPUs, else one for
+            each core, or on a cluster as many as fit.
+        gpus: Numbers of this machine's GPUs.
+        cluster: The address of a Ray cluster; None: this machine.
+        skips: Whether a job is not run, although it is not done.
+
+    Raises:
+        InvalidInputError: If the cluster cannot be reached.
+    """
+    if cluster is None:
+        num_slots = workers or len(gpus) or len(os.sched_getaffinity(0))
+        begin = _local(num_slots, gpus)
+    else:
+        num_slots, begin = workers or len(jobs), _on_cluster(cluster)
+    try:
+        run_all([job for job in jobs if not skips(job)], num_slots, begin)
+    finally:
+        lines = [f"  {job.name}: done" for job in jobs if job.is_done]
+        lines.insert(0, f"{len(lines)} of {len(jobs)} runs are done.")
+        print("\n".join(lines), flush=True)
+    for job in jobs:
+        if job.exit_code:
+            why = job.why_failed()
+            print(f"FAILED: {job.name} ({job.log}): {why}", file=sys.stderr)
+
+
 def run_all(
     jobs: Sequence[Job], num_slots: int, begin: Callable[[Job, int], subprocess.Popen]
 ) -> None:
@@ -117,7 +153,7 @@ def next_job(waiting: Sequence[Job], unfinished: Sequence[Job]) -> Job | None:
     return next((job for job in waiting if job.start not in open_folders), None)
 
 
-def local(
+def _local(
     num_slots: int, gpus: Sequence[str]
 ) -> Callable[[Job, int], subprocess.Popen]:
     """Returns a function that starts a job in a slot of this machine.
@@ -153,58 +189,24 @@ def local(
     return begin
 
 
-def status(jobs: Sequence[Job]) -> str:
-    """Returns how many jobs are done, and a line for each that is done or failed."""
-    lines = [f"{sum(job.is_done for job in jobs)} of {len(jobs)} runs are done."]
-    for job in jobs:
-        if job.is_done:
-            lines.append(f"  {job.name}: done")
-        elif job.exit_code:
-            lines.append(f"  {job.name}: FAILED, exit {job.exit_code}; see {job.log}")
-    return "\n".join(lines)
-
-
 # --- On a Ray cluster -------------------------------------------------------------
 
 
-def on_cluster(address: str) -> Callable[[Job, int], "_RemoteRun"]:
+def _on_cluster(address: str) -> Callable[[Job, int], "_RemoteRun"]:
     """Returns a function that starts a job on a cluster, on a GPU if it has some.
 
     Raises:
-        InvalidInputError: If it cannot be reached, or a machine has another version.
+        InvalidInputError: If it cannot be reached.
     """
-    # Not above: `answers`, which imports this module, has to be quick.
+    # Ray takes a second to import.
     from tff_fedss.runtime import cluster_machines
 
     cluster_machines.connect(address)
     import ray
 
-    if address != cluster_machines.LOCAL:
-        _check_versions(ray, address)
     share = {"num_gpus": 1} if "GPU" in ray.cluster_resources() else {"num_cpus": 1}
     task = ray.remote(**share)(_run)
     return lambda job, slot: _RemoteRun(ray, task, job)
-
-
-def _check_versions(ray: Any, address: str) -> None:
-    from tff_fedss.runtime import cluster_machines
-
-    packages = ("tff_fedss", "experiments")
-    ours, nodes = cluster_machines.versions(packages), cluster_machines.alive()
-    asked = [
-        cluster_machines.remote(cluster_machines.versions, key, 0, 0).remote(packages)
-        for key in nodes
-    ]
-    for node, answer in zip(nodes.values(), asked, strict=True):
-        try:
-            theirs = ray.get(answer)
-        except ray.exceptions.RayError as error:
-            theirs = cluster_machines.last_line(error)
-        if theirs != ours:
-            raise InvalidInputError(
-                f"--cluster={address}: {cluster_machines.name_of(node)} has another "
-                f"version: {theirs} instead of {ours}."
-            )
 
 
 def _sent_as_code() -> tuple[Callable[..., Any], Callable[..., dict[str, bytes]]]:

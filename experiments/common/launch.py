@@ -4,6 +4,7 @@ The common part of the programs without clients: rf_softmax, partial_fc, leap, m
 `fedss.pretrain`.
 """
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -113,7 +114,7 @@ def run(
             watch(metrics)
 
     folder.open({"data": trained.task.fingerprint(), **inputs(asked)})
-    try:
+    with contextlib.closing(folder):
         starts = folder.resume([trained], unit)
         with plots.drawing_afterwards(lambda: _plot(folder, trained, curves)):
             training.train(
@@ -126,12 +127,9 @@ def run(
                 unit=unit,
                 examples=examples,
             )
-    except BaseException:
-        folder.close()
-        raise
-    text, values = finish(asked, trained, folder)
-    text = f"{trained.name}: {text}"
-    folder.finish({"text": text, "metric": trained.task.metric, **values})
+        text, values = finish(asked, trained, folder)
+        text = f"{trained.name}: {text}"
+        folder.finish({"text": text, "metric": trained.task.metric, **values})
     print(f"{text}\nWritten to {folder.path}/")
 
 

@@ -30,10 +30,7 @@ def images(count: int, size: int, channels: int = 1, title: str = "images") -> d
 
 
 def network(
-    title: str,
-    model_fn: Callable[[], tf.keras.Model],
-    batch_size: int,
-    copies: int,
+    title: str, model_fn: Callable[[], tf.keras.Model], batch_size: int, copies: int
 ) -> dict:
     """Counts a network in training: its weights, and what a gradient needs.
 
@@ -49,26 +46,3 @@ def network(
             batch_size * size.activations
         ),
     }
-
-
-def sampling_tree(
-    sampler: str,
-    num_classes: int,
-    embedding_dim: int,
-    num_frequencies: int,
-    leaf_size: int | None,
-) -> dict:
-    """Counts the tree of a kernel-based sampler, and the inputs of its features.
-
-    A leaf size of None is the sampler's default, which keeps the tree small.
-    """
-    if sampler == "rff":
-        num_features = 2 * num_frequencies
-        needs = matrix("frequencies", embedding_dim, num_frequencies, copies=2)
-    elif sampler == "quadratic":
-        num_features = embedding_dim * (embedding_dim + 1) // 2 + 1
-        needs = matrix("pairs of numbers", num_features, 2, copies=2)
-    else:
-        return {}
-    num_buckets = -(-num_classes // leaf_size) if leaf_size else 1
-    return needs | matrix("the tree of the sampler", num_buckets, num_features)

@@ -46,39 +46,41 @@ class Range:
     high: float = math.inf
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Option:
-    """An option of a word.
+    """A value that a user may give: an option of a word, or a flag.
 
     Attributes:
+        help: Its description.
         kind: Its type, of `_KINDS`.
         default: The default; None: unset; `NEEDED`: the option is required.
         choices: The allowed texts; empty: any.
-        range: The allowed numbers.
-        help: Its description.
+        low: The minimum.
+        high: The maximum.
     """
 
-    kind: type
-    default: Any
-    choices: tuple[str, ...] = ()
-    range: Range = Range()
     help: str = ""
+    kind: type = str
+    default: Any = None
+    choices: Collection[str] = ()
+    low: float = -math.inf
+    high: float = math.inf
 
     @property
     def expected(self) -> str:
         """The allowed values, in words."""
         if self.choices:
             return " or ".join(self.choices)
-        text, low, high = _KINDS[self.kind][0], self.range.low, self.range.high
-        text += f" of at least {low:.10g}" if low > -math.inf else ""
-        return text + (f", at most {high:.10g}" if high < math.inf else "")
+        text = _KINDS[self.kind][0]
+        text += f" of at least {self.low:.10g}" if self.low > -math.inf else ""
+        return text + (f", at most {self.high:.10g}" if self.high < math.inf else "")
 
     @property
     def example(self) -> str:
         """An allowed value."""
         if self.default not in (None, NEEDED):
             return as_text(self.default)
-        return self.choices[-1] if self.choices else _KINDS[self.kind][1]
+        return list(self.choices)[-1] if self.choices else _KINDS[self.kind][1]
 
     def parse(self, text: str) -> Any:
         """Returns the value of a text; raises ValueError if it has none."""
@@ -87,10 +89,10 @@ class Option:
         if self.kind is bool:
             return ("false", "true").index(text.lower()) == 1
         value = self.kind(text)
-        if self.kind in (int, float):
-            in_range = self.range.low <= value <= self.range.high
-            if not math.isfinite(value) or not in_range:
-                raise ValueError
+        is_number = self.kind in (int, float)
+        # Neither NaN nor infinity is allowed.
+        if is_number and not (self.low <= value <= self.high and math.isfinite(value)):
+            raise ValueError
         return value
 
 
@@ -235,7 +237,7 @@ def as_text(value: Any) -> str:
     """Returns a value in its text form."""
     if isinstance(value, bool):
         return str(value).lower()
-    return ",".join(value) if isinstance(value, tuple | list) else str(value)
+    return ",".join(map(as_text, value)) if isinstance(value, tuple) else str(value)
 
 
 def as_texts(settings: Mapping[str, Any]) -> dict[str, str]:
@@ -258,7 +260,14 @@ def _option(parameter: inspect.Parameter, text: str) -> Option | None:
         kinds = [part for part in parts if part in _KINDS]
     if not kinds:
         return None
-    return Option(kinds[0], parameter.default, choices, bounds, text)
+    return Option(
+        help=text,
+        kind=kinds[0],
+        default=parameter.default,
+        choices=choices,
+        low=bounds.low,
+        high=bounds.high,
+    )
 
 
 def _documented(function: Callable) -> dict[str, str]:

@@ -2,23 +2,23 @@
 
 import dataclasses
 import os
-import re
 import select
 import signal
 import stat
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 from absl import app, flags, logging
 
-from experiments.common import cells, command_line, config, runtime_config
-from experiments.common.command_line import fail, with_flags
+from experiments.common import cells, config, option_words, runtime_config
+from experiments.common.config import fail, with_flags
 from tff_fedss import files, runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 EXIT_STOPPED = 1
+_CELL = "cell"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_TERMINATED = 143  # 128 + SIGTERM
 
@@ -46,27 +46,30 @@ def run(
         argv: Its name and flags; by default those of the command line.
         takes_arguments: Whether `main` also takes a list of the other arguments of the
             command line, such as all after `--`. If not, there must be none.
-        paper: The paper whose cells the program trains: --cell=CELL sets a cell's
-            flags.
+        paper: The paper whose cells the program trains, see `flags_of`.
 
     Raises:
         SystemExit: Always, with the exit code.
     """
-    own = defaults.flags()
+    own = flags_of(defaults, paper)
 
     def guarded(arguments: Sequence[str]) -> None:
         reader = _Reader()
         signal.signal(
             signal.SIGTERM,
             lambda *_: sys.exit(
-                command_line.EXIT_BROKEN_PIPE if reader.is_gone else _EXIT_TERMINATED
+                config.EXIT_BROKEN_PIPE if reader.is_gone else _EXIT_TERMINATED
             ),
         )
         if not flags.FLAGS["verbosity"].present:
             # TFF and TensorFlow report every file that they write.
             logging.set_verbosity(logging.WARNING)
         try:
-            asked = dataclasses.replace(defaults, **config.read(own, flags.FLAGS))
+            if paper is not None:
+                _set_cell(paper)
+            values = config.read(own, flags.FLAGS)
+            values.pop(_CELL, None)
+            asked = dataclasses.replace(defaults, **values)
             runtime_config.configure_gpus(asked)
             main(asked, *([list(arguments[1:])] if takes_arguments else []))
             sys.stdout.flush()  # Flushed here, where an error can still be reported.
@@ -75,11 +78,11 @@ def run(
         except (RunStoppedError, runtime.ExecutionError) as error:
             fail(with_flags(str(error), own), EXIT_STOPPED)
         except BrokenPipeError:
-            command_line.end_with_broken_pipe()
+            config.end_with_broken_pipe()
         except OSError as error:
             # Writers of files name their file; this one is standard output.
             where = os.fsdecode(error.filename or "standard output")
-            command_line.discard_output()
+            config.discard_output()
             fail(f"{where}: {files.error_text(error)}.", EXIT_STOPPED)
         except (MemoryError, tf.errors.ResourceExhaustedError) as error:
             fail(f"out of memory: {error or 'Python could not get any'}", EXIT_STOPPED)
@@ -92,21 +95,15 @@ def run(
     # TFF's default context prints an error if a program ends without using it.
     runtime.set_in_process_context()
     arguments = sys.argv if argv is None else argv
-    if paper is not None:
-        try:
-            arguments = _with_cell(arguments, paper)
-        except InvalidInputError as error:
-            fail(error)
-    if command_line.asks_for_help(arguments[1:]):
-        docstring = sys.modules["__main__"].__doc__
-        command_line.print_help(help_of(docstring, defaults, paper))
+    if config.asks_for_help(arguments[1:]):
+        config.print_help(help_of(sys.modules["__main__"].__doc__, own))
     # Not at the import, since programs have flags of the same names.
     config.define(own, flags.FLAGS)
     try:
         app.run(
             guarded,
             arguments,
-            flags_parser=lambda given: command_line.parse(
+            flags_parser=lambda given: config.parse_arguments(
                 flags.FLAGS, given, takes_arguments
             ),
         )
@@ -115,33 +112,40 @@ def run(
             delattr(flags.FLAGS, name)
 
 
-def _with_cell(arguments: Sequence[str], paper: str) -> list[str]:
-    """Inserts the flags of the cell of --cell before all others, which override them.
+def flags_of(defaults: config.Config, paper: str | None) -> dict[str, config.Flag]:
+    """Returns the flags of a program, with --cell if it trains a paper's cells."""
+    own = defaults.flags()
+    if paper is not None:
+        own[_CELL] = config.Flag(
+            help=f"TABLE/SCALE/CELL of experiments/{paper}/cells.py: its flags are the "
+            "defaults of this run.",
+            group="A published run",
+            name=_CELL,
+        )
+    return own
+
+
+def _set_cell(paper: str) -> None:
+    """Sets the flags of the cell of --cell, except those that the user has given.
 
     Raises:
         InvalidInputError: If the paper has no such cell.
     """
-    named = [x for x in arguments[1:] if re.match("--?cell=", x)]
-    if not named:
-        return list(arguments)
-    cell = cells.find(paper, named[-1].partition("=")[2])
-    own = cells.as_arguments(cell.settings)
+    name = flags.FLAGS[_CELL].value
+    if name is None:
+        return
+    settings = option_words.as_texts(cells.find(paper, name).settings)
     # To reproduce published numbers. CPUs do so anyway.
     if tf.config.list_physical_devices("GPU"):
-        own.append("--deterministic")
-    return [arguments[0], *own, *(x for x in arguments[1:] if x not in named)]
+        settings["deterministic"] = "true"
+    for flag, text in settings.items():
+        if not flags.FLAGS[flag].present:
+            flags.FLAGS[flag].parse(text)
 
 
-def help_of(docstring: str | None, defaults: config.Config, paper: str | None) -> str:
+def help_of(docstring: str | None, own: Mapping[str, config.Flag]) -> str:
     """Returns the docstring of a program and its flags, by topic."""
-    parts = [(docstring or "").strip()]
-    if paper is not None:
-        parts.append(
-            "A published run:\n  --cell=TABLE/SCALE/CELL\n      The flags of a cell "
-            f"of experiments/{paper}/cells.py, such as\n      "
-            f"--cell={cells.example(paper)}. Flags after it override them."
-        )
-    return "\n\n".join([*parts, *config.help_of(defaults)])
+    return "\n\n".join([(docstring or "").strip(), *config.help_of(own)])
 
 
 class _Reader:

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import tensorflow as tf
 
@@ -11,12 +11,6 @@ from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 
 _TOPIC = "Where it runs"
-_PRECISIONS = {
-    "tf32": "`tf32`: GPUs of Ampere and later use 10 bits of the mantissas of float32 "
-    "factors, which is faster, and less exact; it changes nothing on a CPU. ",
-    "mixed": "`mixed`: phi computes in bfloat16; weights, their sums, normalizations, "
-    "embeddings and losses stay float32. For GPUs of Ampere and later. ",
-}
 # The runtimes for which a flag of `RuntimeConfig` is.
 _RUNTIMES = {
     "num_gpus": ("in_process",),
@@ -26,19 +20,8 @@ _RUNTIMES = {
 }
 
 
-def _precision(*choices: str) -> Any:
-    text = "".join(_PRECISIONS.get(choice, "") for choice in choices)
-    return config.flag(
-        None, f"{text}Default: float32.", group=_TOPIC, choices=choices, off="float32"
-    )
-
-
-_OF_GPUS = _precision("float32", "tf32")
-_OF_NETWORKS = _precision("float32", "tf32", "mixed")
-
-
 @dataclasses.dataclass(frozen=True)
-class GpuConfig(config.Config):
+class DeviceConfig(config.Config):
     """Flags of all programs that compute. See docs/gpus.md."""
 
     num_gpus: int | None = config.flag(
@@ -53,17 +36,18 @@ class GpuConfig(config.Config):
         "Same seed, same bytes also on a GPU: its kernels add in a fixed order, "
         "some of them slower. CPUs do not need it, and compute other bytes with it. "
         "A published --cell sets it if there are GPUs.",
-        group=_TOPIC,
         off=False,
     )
-    precision: str | None = _OF_GPUS
-
-
-@dataclasses.dataclass(frozen=True)
-class DeviceConfig(GpuConfig):
-    """Flags of programs that train networks."""
-
-    precision: str | None = _OF_NETWORKS
+    precision: str | None = config.flag(
+        None,
+        "`tf32`: GPUs of Ampere and later use 10 bits of the mantissas of float32 "
+        "factors, which is faster, and less exact; it changes nothing on a CPU. "
+        "`mixed`: phi computes in bfloat16; weights, their sums, normalizations, "
+        "embeddings and losses stay float32, and so do exported encoders. For GPUs of "
+        "Ampere and later. Default: float32.",
+        choices=("float32", "tf32", "mixed"),
+        off="float32",
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -124,7 +108,7 @@ def configure_gpus(asked: config.Config) -> None:
     Raises:
         InvalidInputError: If TensorFlow does not see enough GPUs.
     """
-    if not isinstance(asked, GpuConfig):
+    if not isinstance(asked, DeviceConfig):
         runtime.configure_gpus()
         return
     # If other processes train, evaluation in this one uses no GPU.

@@ -18,19 +18,20 @@ Each run has a folder, RESULTS_DIR/CELL/seedK, and a log beside it, seedK.log.
 """
 
 import dataclasses
+import fnmatch
 import os
+import pathlib
+import shlex
 import sys
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from experiments.common import (
-    config,
-    program,
-    report,
-    table_runs,
-)
-from experiments.common import jobs as jobs_lib
+from experiments.common import cells as cells_lib
+from experiments.common import config, jobs, program, report
+from experiments.common.cells import Table
 from tff_fedss.errors import InvalidInputError
 
+_RUN_SH = pathlib.Path(__file__).parents[2] / "run.sh"
 _SCALES = ("mini", "chunks", "turned", "tiny_imagenet", "paper")
 
 
@@ -65,8 +66,8 @@ class Config(config.Config):
         "Only cells with these names, separated by commas; `*` matches anything. "
         "Default: all.",
     )
-    seeds: tuple[str, ...] | None = config.flag(
-        None, "The seeds of each cell. Default: the table's."
+    seeds: tuple[int, ...] | None = config.flag(
+        None, "The seeds of each cell. Default: the table's.", low=0
     )
     rounds: int | None = config.flag(
         None,
@@ -97,46 +98,151 @@ class Config(config.Config):
     )
 
 
+class TableRuns(NamedTuple):
+    """A table that is asked for, and its runs.
+
+    Attributes:
+        key: Its name and scale.
+        table: The table.
+        folder: The folder of the runs.
+        num_seeds: The number of seeds of each cell.
+        jobs: The runs: the first seed of every cell, then the second, and so on.
+    """
+
+    key: tuple[str, str]
+    table: Table
+    folder: pathlib.Path
+    num_seeds: int
+    jobs: list[jobs.Job]
+
+
 def main(config: Config, arguments: list[str]) -> None:
     """Runs the jobs and writes the report."""
-    asked = table_runs.find(config, arguments)
-    jobs = asked.jobs
+    asked = find(config, arguments)
     if config.list:
-        table_runs.print_commands(jobs)
+        _print_commands(asked.jobs)
         return
+    if config.cluster is not None and config.gpus:
+        raise InvalidInputError(
+            f"--gpus={','.join(config.gpus)} does not go with --cluster, where each "
+            "run gets a GPU of its own."
+        )
     if not config.report:
-        _run(config, jobs)
-    for job in jobs:
-        if job.exit_code:
-            print(
-                f"FAILED: {job.name} ({job.log}): {job.why_failed()}", file=sys.stderr
-            )
-    if config.report or any(job.is_done for job in jobs):
+        jobs.run(asked.jobs, config.workers, config.gpus, config.cluster)
+    if config.report or any(job.is_done for job in asked.jobs):
         command = ["./run.sh", "table", *sys.argv[1:]]
-        page = (asked.key, asked.table, asked.folder, asked.num_seeds, command)
-        print(report.write_table(*page))
+        print(report.write_table(*asked[:4], command))
         print(f"Written to {asked.folder}/")
-    if any(job.exit_code for job in jobs):
+    if any(job.exit_code for job in asked.jobs):
         sys.exit(1)
 
 
-def _run(config: Config, jobs: Sequence[jobs_lib.Job]) -> None:
-    if config.cluster is None:
-        cores = len(os.sched_getaffinity(0))
-        num_slots = config.workers or len(config.gpus) or cores
-        begin = jobs_lib.local(num_slots, config.gpus)
-    else:
-        if config.gpus:
-            raise InvalidInputError(
-                f"--gpus={','.join(config.gpus)} does not go with --cluster, where "
-                "each run gets a GPU of its own."
+def find(config: Config, arguments: Sequence[str]) -> TableRuns:
+    """Returns the table that is asked for, and its runs.
+
+    Args:
+        config: The flags.
+        arguments: The other arguments: the name of the table.
+
+    Raises:
+        InvalidInputError: If the table, the scale, a cell or a seed is not there.
+    """
+    asked = arguments[0] if len(arguments) == 1 else ""
+    paper, _, name = asked.rpartition("/")
+    paper = paper or "fedss"
+    found = f"found {' '.join(arguments) or 'none'}."
+    if paper not in cells_lib.PAPERS:
+        papers = ", ".join(cells_lib.PAPERS)
+        raise InvalidInputError(
+            f"say which table: PAPER/NAME, with a PAPER of {papers}; {found}"
+        )
+    tables = cells_lib.tables_of(paper)
+    name = name.removeprefix("table")
+    scales = [scale for other, scale in tables if other == name]
+    if not scales:
+        names = ", ".join(dict.fromkeys(other for other, _ in tables))
+        raise InvalidInputError(f"say which table of {paper}, one of {names}; {found}")
+    scale = config.scale or ("mini" if "mini" in scales else scales[0])
+    if scale not in scales:
+        raise InvalidInputError(
+            f"--scale={scale}: {paper}/{name} has cells for {' and '.join(scales)}."
+        )
+    key = name, scale
+    table = tables[key]
+    suffix = f"_{config.rounds}_rounds" if config.rounds else ""
+    folder = pathlib.Path(config.results_dir or f"results/{table.results}{suffix}")
+    seeds = list(dict.fromkeys(config.seeds or table.seeds))
+    return TableRuns(
+        key, table, folder, len(seeds), _jobs(key, table, config, seeds, folder)
+    )
+
+
+def _jobs(
+    key: tuple[str, str],
+    table: Table,
+    config: Config,
+    seeds: Sequence[int],
+    folder: pathlib.Path,
+) -> list[jobs.Job]:
+    chosen = [
+        name
+        for name in table.cells
+        if not config.cells or any(fnmatch.fnmatch(name, p) for p in config.cells)
+    ]
+    if not chosen:
+        names = ", ".join(table.cells)
+        raise InvalidInputError(
+            f"--cells={','.join(config.cells)} matches none of {names}."
+        )
+    # A cell's start comes before it.
+    needed = dict.fromkeys(
+        needed
+        for name in chosen
+        for needed in (table.cells[name].start, name)
+        if needed is not None
+    )
+    shared = {"data_dir": config.data_dir, "pretrained": config.pretrained}
+    shared = {name: value for name, value in shared.items() if value is not None}
+    if config.cluster is not None:  # Another machine has another current folder.
+        for name, value in shared.items():
+            shared[name] = os.path.abspath(value) if os.path.exists(value) else value
+    elif "warm_start_cache" in table.config().flags():
+        shared["warm_start_cache"] = folder / "warm_starts"
+    length, found = table.kind.length, []
+    for seed in seeds:
+        for cell in map(table.cells.get, needed):
+            own = dict(shared, seed=seed)
+            if cell.start is not None:
+                own.pop("pretrained", None)
+            # A cell without rounds measures only its start.
+            if config.rounds and cell.settings.get(length) != 0:
+                own[length] = config.rounds
+            found.append(
+                jobs.Job(
+                    f"{cell.name} seed {seed}",
+                    table.program,
+                    [
+                        f"--cell={'/'.join(key)}/{cell.name}",
+                        *cells_lib.as_arguments(own),
+                    ],
+                    folder / cell.name / f"seed{seed}",
+                    cell.start and folder / cell.start / f"seed{seed}",
+                )
             )
-        num_slots = config.workers or len(jobs)
-        begin = jobs_lib.on_cluster(config.cluster)
-    try:
-        jobs_lib.run_all(jobs, num_slots, begin)
-    finally:
-        print(jobs_lib.status(jobs), flush=True)
+    return found
+
+
+def _print_commands(of_table: Sequence[jobs.Job]) -> None:
+    """Prints the command of each run that can begin now."""
+    unfinished = [job for job in of_table if not job.is_done]
+    ready = [job for job in unfinished if jobs.next_job([job], unfinished)]
+    for job in ready:
+        print(shlex.join([str(_RUN_SH), "python", *job.command]))
+    if waiting := len(unfinished) - len(ready):
+        print(
+            f"{waiting} more start from these: list them when these are done.",
+            file=sys.stderr,
+        )
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ model. The data are those of the runs.
 
 import collections
 import dataclasses
-import functools
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 
@@ -53,16 +52,7 @@ def load_task(flags: RunConfig) -> tasks.FederatedTask:
     Raises:
         InvalidInputError: If they are missing or damaged.
     """
-    dataset = run_parts.load_dataset(flags)
-    return tasks.KINDS[flags.task](
-        dataset,
-        functools.partial(
-            models.FEATURE_EXTRACTORS[flags.model],
-            dataset.image_shape,
-            flags.embedding_dim,
-            seed=flags.seed,
-        ),
-    )
+    return run_parts.new_task(flags, run_parts.load_dataset(flags))
 
 
 def _load_weights(run: results.Run) -> list[np.ndarray] | None:
@@ -394,8 +384,8 @@ class Config(config.Config):
     data_dir: str | None = config.flag(
         None, "The folder of the data set. Default: that of the runs."
     )
-    num_negatives: tuple[str, ...] = config.flag(
-        ("5", "10", "20", "40", "80"), "The values of |N_k| of figure 9."
+    num_negatives: tuple[int, ...] = config.flag(
+        (5, 10, 20, 40, 80), "The values of |N_k| of figure 9.", low=1
     )
     clients_per_round: int | None = config.flag(
         None,
@@ -427,17 +417,9 @@ def main(config: Config) -> None:
         if config.figure == "7":
             figure7(runs, task, path)
         else:
-            sizes = _sizes(config.num_negatives)
-            figure9(task, path, sizes, config.num_batches, flags, *_start(runs[0]))
+            sizes, num_batches = config.num_negatives, config.num_batches
+            figure9(task, path, sizes, num_batches, flags, *_start(runs[0]))
     print(f"Figure {config.figure}: {path}")
-
-
-def _sizes(texts: Sequence[str]) -> list[int]:
-    if not all(text.isdecimal() and int(text) for text in texts):
-        raise InvalidInputError(
-            f"--num_negatives={','.join(texts)}: expected whole numbers above 0."
-        )
-    return list(map(int, texts))
 
 
 def _start(run: results.Run) -> tuple:

@@ -191,13 +191,3 @@ def settings_of(words: Sequence[str], name: str) -> Any:
     chosen = (option_words.parse("method", word, WORDS) for word in words)
     given = {word.name: word.options for word in chosen}
     return METHODS[name].settings(**given.get(name, {}))
-
-
-def drawing() -> list[str]:
-    """Returns the names of the methods whose clients draw negatives."""
-    return [name for name, method in METHODS.items() if method.draws_negatives]
-
-
-def best_of_seeds() -> list[str]:
-    """Returns the names of methods of which the paper reports the best of 3 runs."""
-    return [name for name, method in METHODS.items() if method.is_best_of_seeds]

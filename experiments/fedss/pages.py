@@ -20,7 +20,7 @@ from experiments.common.page import Runs
 from experiments.common.results import Run, RunKind
 from experiments.fedss import methods
 from experiments.fedss.cell_rows import row_of
-from experiments.fedss.methods import METHODS, best_of_seeds
+from experiments.fedss.methods import METHODS
 from tff_fedss import metrics, models, tasks
 
 KIND = RunKind(
@@ -92,7 +92,7 @@ def of_paper(cells: Sequence[Cell], traffic_figure: int = 5) -> dict[str, Any]:
         contents,
         metrics=(*contents["metrics"], _SECOND),
         is_pivot=True,
-        best_of=tuple(METHODS[method].title for method in best_of_seeds()),
+        best_of=tuple(m.title for m in METHODS.values() if m.is_best_of_seeds),
         notes=(_class_sets, _saving),
         draw=functools.partial(draw, traffic_figure=traffic_figure),
     )

@@ -40,10 +40,7 @@ def _all_partitions() -> dict[str, option_words.Word]:
 
 
 @dataclasses.dataclass(frozen=True)
-class RunConfig(
-    privacy_config.PrivacyConfig,
-    runtime_config.RuntimeConfig,
-):
+class RunConfig(privacy_config.PrivacyConfig, runtime_config.RuntimeConfig):
     """The flags of a federated run of any method."""
 
     dataset: str = config.flag(
@@ -162,12 +159,6 @@ class RunConfig(
         "SavedModel, by the names of the layers (such as from `./run.sh export`), "
         "or the METHOD.npz or moco.npz of another run. Default, for images and "
         "tfds: imagenet, if the file exists and --warm_start_epochs is not given.",
-    )
-    allow_partial_pretrained: bool | None = config.flag(
-        None,
-        "Start from --pretrained even if it has less than nine tenths of phi's "
-        "parameters: the others keep their initial values. By default this is an "
-        "error.",
     )
     embedding_dim: int = config.flag(
         64, "d, the length of an image's representation.", low=1

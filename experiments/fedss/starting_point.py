@@ -60,19 +60,11 @@ def load(config: config_lib.Config, model: tf.keras.Model) -> models.LoadReport 
     """
     if not config.pretrained:
         return None
-    is_part_enough = getattr(config, "allow_partial_pretrained", None)
-    options = {"min_share": 0.0} if is_part_enough else {}
     path = path_of(config)
     try:
-        return models.load_pretrained(model, path, **options)
+        return models.load_pretrained(model, path)
     except InvalidInputError as error:
-        text = f"--pretrained: {error}"
-        if isinstance(error, models.PartialFitError):
-            text += (
-                " Give another file, or, in `train`, --allow_partial_pretrained to "
-                "start from this part."
-            )
-        raise InvalidInputError(text) from error
+        raise InvalidInputError(f"--pretrained: {error}") from error
 
 
 def initial(

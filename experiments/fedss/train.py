@@ -1,6 +1,7 @@
 """Trains one method on one data set.
 
     ./run.sh train --dataset=omniglot --data_dir=DIR --method=fedss --results_dir=DIR
+    ./run.sh train --cell=1/mini/omniglot_fedss_m5 --data_dir=DIR --results_dir=DIR
 
 writes into the results folder: metrics.csv (a row per round), curves.png and .pdf,
 table.csv, the weights METHOD.npz, flags.txt and run.json. To repeat the run elsewhere,

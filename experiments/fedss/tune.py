@@ -16,19 +16,10 @@ metric, for `train --flagfile`. A run that diverges is a result, and stops no ot
 
 import dataclasses
 import math
-import os
 import pathlib
 import sys
-from collections.abc import Sequence
 
-from experiments.common import (
-    cells,
-    config,
-    jobs,
-    page,
-    program,
-    report,
-)
+from experiments.common import cells, config, jobs, page, program, report
 from experiments.common import results as results_lib
 from experiments.fedss import methods, run_config, train
 from tff_fedss import files, tasks
@@ -48,25 +39,19 @@ _KIND = results_lib.RunKind("train", lambda flags: methods.name_of(flags["method
 class Config(train.Config):
     """The flags of the program."""
 
-    client_learning_rates: tuple[str, ...] = config.flag(
-        ("0.01", "0.03", "0.1", "0.3", "1"),
-        "The rates (eta) to try.",
-        group=_TOPIC,
+    client_learning_rates: tuple[float, ...] = config.flag(
+        (0.01, 0.03, 0.1, 0.3, 1.0), "The rates (eta) to try.", group=_TOPIC, low=1e-30
     )
-    num_negatives_grid: tuple[str, ...] | None = config.flag(
+    num_negatives_grid: tuple[int, ...] | None = config.flag(
         None,
         "The values of m to try, each with each rate. Default: --num_negatives alone.",
-    )
-    rounds: int | None = config.flag(
-        None,
-        "The rounds of each run. Default: a quarter of those of `train`.",
         low=1,
     )
+    rounds: int | None = config.flag(
+        None, "The rounds of each run. Default: a quarter of those of `train`.", low=1
+    )
     validation_share: float = config.flag(
-        0.1,
-        "The share of validation clients.",
-        low=1e-6,
-        high=0.999999,
+        0.1, "The share of validation clients.", low=1e-6, high=0.999999
     )
     jobs: int | None = config.flag(
         None,
@@ -103,15 +88,8 @@ def main(config: Config) -> None:
     def has_diverged(job: jobs.Job) -> bool:
         return not job.is_done and _DIVERGED in job.why_failed()
 
-    num_slots = config.jobs or len(config.gpus) or len(os.sched_getaffinity(0))
-    begin = jobs.local(num_slots, config.gpus)
-    try:
-        jobs.run_all([job for job in grid if not has_diverged(job)], num_slots, begin)
-    finally:
-        print(jobs.status(grid), flush=True)
+    jobs.run(grid, config.jobs, config.gpus, skips=has_diverged)
     failed = [job for job in grid if not job.is_done and not has_diverged(job)]
-    for job in failed:
-        print(f"FAILED: {job.name} ({job.log}): {job.why_failed()}", file=sys.stderr)
     if failed:
         raise RunStoppedError(
             f"{len(failed)} of {len(grid)} runs have failed, and not by diverging, so "
@@ -135,10 +113,10 @@ def _table(config: Config) -> cells.Table:
     Raises:
         InvalidInputError: If the flags do not suit each other or the data set.
     """
-    rates = _numbers("client_learning_rates", config.client_learning_rates, float)
+    rates = sorted(set(config.client_learning_rates))
     sizes: list[int | None] = [None]
-    if config.num_negatives_grid is not None:
-        if methods.name_of(config.method) not in methods.drawing():
+    if config.num_negatives_grid:
+        if not methods.METHODS[methods.name_of(config.method)].draws_negatives:
             raise InvalidInputError(
                 f"--num_negatives_grid: --method={config.method} draws no negatives."
             )
@@ -147,12 +125,12 @@ def _table(config: Config) -> cells.Table:
                 f"--num_negatives={config.num_negatives} and --num_negatives_grid do "
                 "not go together: give one of them."
             )
-        sizes = _numbers("num_negatives_grid", config.num_negatives_grid, int)
+        sizes = sorted(set(config.num_negatives_grid))
     common = {
         name: getattr(config, name)
-        for name, default in train.Config().flags().items()
+        for name, own in train.Config().flags().items()
         if name not in {*_SEARCHED, "results_dir"}
-        and getattr(config, name) != default.value
+        and getattr(config, name) != own.default
     }
     common["on_validation"] = True
     run = run_config.with_defaults(train.Config(**common))
@@ -184,21 +162,6 @@ def _table(config: Config) -> cells.Table:
             _conclusion,
         ),
     )
-
-
-def _numbers(flag: str, texts: Sequence[str], kind: type) -> list:
-    """Reads a list of distinct numbers above 0, and sorts them."""
-    try:
-        numbers = sorted(map(kind, texts))
-    except ValueError:
-        numbers = []
-    in_range = all(0 < number < math.inf for number in numbers)
-    if not numbers or not in_range or len({*numbers}) < len(numbers):
-        what = "whole numbers" if kind is int else "numbers"
-        raise InvalidInputError(
-            f"--{flag}={','.join(texts)}: expected different {what} above 0."
-        )
-    return numbers
 
 
 def _shares(table: cells.Table, runs: page.Runs) -> dict[str, float]:

@@ -8,16 +8,8 @@ import sys
 
 import pytest
 
-from experiments.common import (
-    answers,
-    command_line,
-    completion,
-    config,
-    sweep,
-    table_runs,
-)
+from experiments.common import answers, config
 from experiments.fedss import run_config
-from tff_fedss.errors import InvalidInputError
 
 ROOT = pathlib.Path(__file__).parents[3]
 PROGRAMS = {
@@ -54,7 +46,7 @@ def ask(folder, *arguments):
 
 def test_nothing_heavy_is_imported():
     program = (
-        "import sys, experiments.common.answers, experiments.common.completion\n"
+        "import sys, experiments.common.answers\n"
         f"print([name for name in {HEAVY} if name in sys.modules])"
     )
     command = [sys.executable, "-P", "-c", program]
@@ -67,10 +59,10 @@ def test_help_is_the_programs(folder):
     found = ask(folder, "train", "--rounds=3", "--help")
     assert found.returncode == 0 and not found.stderr
     assert found.stdout.startswith("Trains one method on one data set.\n")
-    for text in config.help_of(run_config.RunConfig()):
+    for text in config.help_of(run_config.RunConfig().flags()):
         heading, *_ = text.splitlines()
         assert heading in found.stdout
-    assert "--cell=1/mini/omniglot_fedss_m5" in found.stdout
+    assert "--cell=STRING" in found.stdout
 
 
 @pytest.mark.parametrize(
@@ -80,11 +72,12 @@ def test_help_is_the_programs(folder):
         (["--round=1"], "Unknown command line flag 'round'. Did you mean: rounds,"),
         (["--rounds=1", "x"], "unexpected argument 'x'"),
         ([], "--results_dir=DIR is needed, for the run's results."),
+        (["--cell=1/mini/omniglot_fedss_m5"], "--results_dir=DIR is needed"),
     ],
 )
 def test_flags_that_are_wrong_are_told(folder, arguments, message):
     found = ask(folder, "train", *arguments)
-    assert found.returncode == command_line.EXIT_BAD_INPUT and not found.stdout
+    assert found.returncode == config.EXIT_BAD_INPUT and not found.stdout
     assert found.stderr.startswith("error: ") and message in found.stderr
     assert len(found.stderr.splitlines()) == 1
 
@@ -93,6 +86,7 @@ def test_flags_that_are_wrong_are_told(folder, arguments, message):
     "arguments",
     [
         ["train", "--results_dir=x", "--dp=gaussian:noise=1", "--noxla", "--seed=3"],
+        ["train", "--cell=1/mini/omniglot_fedss_m5", "--results_dir=x"],
         ["compare", "--results_dir=x", "--methods=fedss,fedaws:weight=1,margin=1"],
         ["table", "1", "--report"],
     ],
@@ -100,31 +94,6 @@ def test_flags_that_are_wrong_are_told(folder, arguments, message):
 def test_the_rest_is_for_the_program(folder, arguments):
     found = ask(folder, *arguments)
     assert (found.returncode, found.stdout) == (answers.GO_ON, ""), found.stderr
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["1", "--seeds=1,0", "--cells=*fedss*"],
-        ["2", "--scale=paper", "--data_dir=data", "--rounds=7", "--pretrained=a.h5"],
-        ["fedss/rates", "--cluster=auto"],
-        ["moco/4", "--rounds=2"],
-        ["nothing/1"],
-    ],
-)
-def test_the_runs_of_a_table_are_those_of_the_program(folder, arguments, capsys):
-    found = ask(folder, "table", *arguments, "--list")
-    flags = config.parse(sweep.Config(), *arguments[1:])
-    try:
-        table_runs.print_commands(table_runs.find(flags, arguments[:1]).jobs)
-    except InvalidInputError as error:
-        assert found.returncode == command_line.EXIT_BAD_INPUT and not found.stdout
-        assert found.stderr == f"error: {error}\n"
-    else:
-        assert found.returncode == 0, found.stderr
-        expected = capsys.readouterr()
-        assert (found.stdout, found.stderr) == (expected.out, expected.err)
-        assert found.stdout
 
 
 def test_a_source_that_has_changed_is_asked_again(folder, tmp_path):
@@ -152,7 +121,7 @@ def test_the_first_answer_has_no_error(first):
 def complete(first, tmp_path_factory):
     """Returns the words that bash offers for the last of some words."""
     path = tmp_path_factory.mktemp("completion") / "completion.bash"
-    path.write_text(completion.script(answers.fetch(first[0], LINES)) + "\n")
+    path.write_text(answers.script(answers.fetch(first[0], LINES)) + "\n")
     program = """
         source "$1"; shift
         COMP_WORDS=(./run.sh "$@"); COMP_CWORD=$#

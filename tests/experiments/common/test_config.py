@@ -31,6 +31,7 @@ class Config(Base):
     kind: str = config.flag("a", "Which.", group="Kinds", choices=("a", "b"))
     kinds: tuple[str, ...] = config.flag(("a",), "Some.", choices=("a", "b"))
     words: tuple[str, ...] | None = config.flag(None, "Any.")
+    sizes: tuple[int, ...] = config.flag((5, 10), "How large.", low=1, decides=False)
 
 
 def test_defaults_are_those_of_the_instance():
@@ -42,7 +43,7 @@ def test_every_kind_is_read():
     asked = config.parse(
         Config(),
         *("--name=x", "--rounds=7", "--rate=1", "--is_quick", "--kind=b"),
-        *("--kinds=a,b", "--words=", "--seed=4", "--where=here"),
+        *("--kinds=a,b", "--words=", "--sizes=3, 4", "--seed=4", "--where=here"),
     )
     assert asked == Config(
         where="here",
@@ -54,6 +55,7 @@ def test_every_kind_is_read():
         kind="b",
         kinds=("a", "b"),
         words=(),
+        sizes=(3, 4),
     )
     assert isinstance(asked.rate, float)
 
@@ -93,7 +95,9 @@ def test_what_is_no_list_of_words(value, message):
         (f"--rounds={2**31}", f"of at least 1, at most {2**31 - 1}"),
         ("--rate=nan", "--rate=nan: expected a number of at least 0"),
         ("--kind=c", "--kind=c: expected a or b"),
-        ("--kinds=", "--kinds=: expected some of a, b"),
+        ("--kinds=", "--kinds=: expected a or b, or several with commas"),
+        ("--sizes=3,0", "--sizes=3,0: expected a whole number of at least 1, at most"),
+        ("--sizes=", "--sizes=: expected a whole number of at least 1"),
         ("--speed=1", "Unknown command line flag 'speed'"),
     ],
 )
@@ -133,7 +137,7 @@ def test_what_is_open_is_filled():
 
 
 def test_help_has_topics_and_defaults():
-    text = "\n\n".join(config.help_of(Config(rounds=5)))
+    text = "\n\n".join(config.help_of(Config(rounds=5).flags()))
     assert text == (
         "Flags:\n"
         "  --name=STRING\n      Who.\n\n"
@@ -144,7 +148,8 @@ def test_help_has_topics_and_defaults():
         "Kinds:\n"
         "  --kind=a|b\n      Which. Default: a.\n"
         "  --kinds=STRINGS\n      Some. Default: a.\n"
-        "  --words=STRINGS\n      Any.\n\n"
+        "  --words=STRINGS\n      Any.\n"
+        "  --sizes=INTS\n      How large. Default: 5,10.\n\n"
         "Places:\n"
         "  --where=STRING\n      Where.\n"
         "  --seed=INT\n      Draws. Default: 0."

@@ -67,13 +67,3 @@ def test_a_network_is_its_weights_and_its_layers():
         "phi", lambda: models.small_cnn((8, 8, 1), 4), 32, copies=3
     )
     assert list(needs.values()) == [3 * size.parameters, 32 * size.activations]
-
-
-def test_a_tree_takes_no_less_than_it_says():
-    # 2 D features of a bucket, in as many buckets as there are.
-    needs = memory_needs.sampling_tree("rff", 1000, 8, 16, leaf_size=10)
-    assert list(needs.values()) == [2 * 8 * 16 * 4, 100 * 32 * 4]
-    # d (d + 1) / 2 products and a constant.
-    needs = memory_needs.sampling_tree("quadratic", 1000, 8, 16, leaf_size=None)
-    assert list(needs.values())[1] == 37 * 4
-    assert memory_needs.sampling_tree("uniform", 1000, 8, 16, None) == {}

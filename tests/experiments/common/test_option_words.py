@@ -107,7 +107,7 @@ def test_flags_with_words():
     )
     with pytest.raises(InvalidInputError, match="--dp=gaussian: 'gaussian' needs"):
         config.parse(Config(), "--dp=gaussian")
-    (text,) = config.help_of(Config())
+    (text,) = config.help_of(Config().flags())
     assert "--dp=none|gaussian:OPTION=VALUE,..." in text
     assert "--dp=gaussian:noise=1: Noise that is new in each round." in text
     assert (
@@ -134,7 +134,7 @@ def test_options_of_several_functions():
     found = word(load, more)
     assert list(found.options) == ["folders", "size"] and found.help == "Loads."
     assert found.options["folders"] == option_words.Option(
-        str, "a", ("a", "b"), help="Which."
+        default="a", choices=("a", "b"), help="Which."
     )
     assert list(word(load, more, names=["size"]).options) == ["size"]
 

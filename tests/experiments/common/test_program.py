@@ -5,7 +5,9 @@ import dataclasses
 import pytest
 import tensorflow as tf
 
-from experiments.common import config, program
+from experiments.common import cells, config, program, runtime_config
+from experiments.fedss import train
+from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 
@@ -60,10 +62,17 @@ def test_a_stray_word_is_named(capsys):
     assert "unexpected argument 'x'" in capsys.readouterr().err
 
 
-def test_a_published_cell_is_deterministic_where_there_are_gpus(monkeypatch):
-    arguments = ["train", "--cell=1/mini/omniglot_fedss_m5", "--seed=3"]
-    on_cpu = program._with_cell(arguments, "fedss")
-    assert "--deterministic" not in on_cpu
-    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: ["a GPU"])
-    on_gpu = program._with_cell(arguments, "fedss")
-    assert on_gpu == [*on_cpu[:-1], "--deterministic", "--seed=3"]
+@pytest.mark.parametrize("gpus", [[], ["a GPU"]])
+def test_a_cell_sets_the_flags_that_are_not_given(monkeypatch, gpus):
+    seen = []
+    monkeypatch.setattr(tf.config, "list_physical_devices", lambda kind: gpus)
+    monkeypatch.setattr(runtime_config, "configure_gpus", lambda asked: None)
+    monkeypatch.setattr(runtime, "set_in_process_context", lambda: None)
+    arguments = ["--cell=1/mini/omniglot_fedss_m5", "--rounds=3", "--results_dir=x"]
+    with pytest.raises(SystemExit):
+        program.run(seen.append, train.Config(), ["train", *arguments], paper="fedss")
+    settings = cells.find("fedss", "1/mini/omniglot_fedss_m5").settings
+    given = {**settings, "rounds": 3, "results_dir": "x"}
+    # To repeat published numbers; on CPUs they repeat anyway.
+    given |= {"deterministic": True} if gpus else {}
+    assert seen == [train.Config(**given)]

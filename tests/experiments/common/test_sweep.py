@@ -12,7 +12,7 @@ import sys
 import psutil
 import pytest
 
-from experiments.common import cells, jobs, option_words, sweep, table_runs
+from experiments.common import cells, jobs, option_words, sweep
 from tests import waiting
 from tests.experiments import program_server
 from tff_fedss.errors import InvalidInputError
@@ -114,17 +114,17 @@ def test_a_killed_table_leaves_runs_that_resume(run, tmp_path, number):
 )
 def test_which_table_must_be_said(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
-        table_runs.find(sweep.Config(), arguments)
+        sweep.find(sweep.Config(), arguments)
 
 
 def jobs_of(table, folder, seeds, **flags):
     flags = sweep.Config(results_dir=str(folder), seeds=seeds, **flags)
-    return table_runs.find(flags, [table]).jobs
+    return sweep.find(flags, [table]).jobs
 
 
 def test_a_cell_waits_for_the_one_that_it_starts_from(tmp_path):
     options = dict(cells=("d_gamma1",), rounds=2, pretrained="a.h5")
-    found = jobs_of("moco/4", tmp_path, ["0", "1"], **options)
+    found = jobs_of("moco/4", tmp_path, [0, 1], **options)
     names = ["a_gamma0 seed 0", "d_gamma1 seed 0", "a_gamma0 seed 1", "d_gamma1 seed 1"]
     assert [job.name for job in found] == names
     first, second, *_ = found
@@ -147,7 +147,7 @@ def test_a_run_on_a_cluster_has_no_path_that_is_relative(tmp_path, monkeypatch):
     arguments = {}
     for cluster in (None, "auto"):
         options = {"data_dir": "data", "pretrained": "name", "cluster": cluster}
-        job, *_ = jobs_of("1", "runs", ["0"], **options)
+        job, *_ = jobs_of("1", "runs", [0], **options)
         arguments[cluster] = [a.partition("=")[2] for a in job.arguments[1:]]
     assert arguments[None] == ["data", "name", "runs/warm_starts", "0"]
     assert arguments["auto"] == [f"{tmp_path}/data", "name", "0"]
@@ -226,8 +226,6 @@ def test_a_cell_that_is_not_there(name, message):
 
 
 def test_a_cell_is_found_by_its_name():
-    for paper in cells.PAPERS:
-        assert cells.find(paper, cells.example(paper)).settings
     cell = cells.find("leap", "1/mini/cifar10_mini/leap")
     assert option_words.as_texts(cell.settings)["in_turn"] == "true"
     paper = cells.find("leap", "table1/paper/cifar10/spld")

@@ -355,7 +355,7 @@ def test_gradient_noise_is_measured_with_the_settings_of_the_run(
         code, _, errors = run_program(figures, "--figure=9", *flags, *more)
         assert code == 0, errors
     (_, path, sizes, batches, used), (*_, again) = asked
-    assert path == tmp_path / "figure9.png" and (sizes, batches) == ([5, 20], 4)
+    assert path == tmp_path / "figure9.png" and (sizes, batches) == ((5, 20), 4)
     found = (used.clients_per_round, used.client_learning_rate, used.initial_norm)
     assert found == (7, 0.03, 0.1) and used.seed == 3
     assert again.clients_per_round == 32 and asked[1][3] == 16
