@@ -59,9 +59,6 @@ class Config(measured.Config):
     setup_peers: bool = config.flag(
         False, "Make the peers' virtual environments, and nothing else."
     )
-    timeout: float = config.flag(
-        900.0, "Seconds that a contender may take for a round.", low=1.0
-    )
     contenders: tuple[str, ...] = config.flag(
         tuple(contest.CONTENDERS),
         "The contenders, each as name or name:option=value. plain_tensorflow always "
@@ -71,7 +68,7 @@ class Config(measured.Config):
     workloads: tuple[str, ...] = config.flag(
         _WORKLOADS, "The workloads.", choices=_WORKLOADS
     )
-    num_clients: tuple[str, ...] = config.flag(("8", "64"), "K, clients in a round.")
+    num_clients: tuple[int, ...] = config.flag((8, 64), "K, clients in a round.", low=1)
     repeats: int = config.flag(
         3, "Least number of rounds that count, after the first.", low=1
     )
@@ -83,16 +80,6 @@ class Config(measured.Config):
     )
     quick: bool = config.flag(
         False, "Only the CNN with 8 clients and 2 rounds that count."
-    )
-    weights_tolerance: float = config.flag(
-        1e-3,
-        "The largest difference of a contender's weights from plain_tensorflow's "
-        "after a round, relative to plain_tensorflow's update.",
-        group="The check",
-        low=0.0,
-    )
-    loss_tolerance: float = config.flag(
-        1e-5, "The largest relative difference of its loss.", low=0
     )
 
 
@@ -120,9 +107,6 @@ def main(config: Config) -> None:
             names,
             repeats=2 if config.quick else config.repeats,
             seconds=0 if config.quick else config.seconds,
-            weights_tolerance=config.weights_tolerance,
-            loss_tolerance=config.loss_tolerance,
-            timeout=config.timeout,
             log_dir=log_dir,
             nudged=contest.NUDGED,
             say=lambda line: print(line, flush=True),
@@ -131,8 +115,8 @@ def main(config: Config) -> None:
             output_dir,
             results,
             machine,
-            f"|w - w'| / |w - w0| <= {config.weights_tolerance:g}, "
-            f"loss within {config.loss_tolerance:g}; or within ten times what "
+            f"|w - w'| / |w - w0| <= {contest.WEIGHTS_TOLERANCE:g}, "
+            f"loss within {contest.LOSS_TOLERANCE:g}; or within ten times what "
             f"{contest.NUDGED} differs by, if that is more",
         )
     print()
@@ -153,16 +137,7 @@ def _names(config: Config) -> list[str]:
 
 
 def _workloads(config: Config) -> list[Workload]:
-    try:
-        cohorts = [int(text) for text in config.num_clients]
-    except ValueError:
-        cohorts = []
-    if not cohorts or min(cohorts) < 1:
-        raise InvalidInputError(
-            "--num_clients: expected positive numbers such as 8,64, found "
-            f"{','.join(config.num_clients)}"
-        )
-    chosen = config.workloads
+    chosen, cohorts = config.workloads, config.num_clients
     if config.quick:
         chosen, cohorts = [w for w in chosen if w.endswith("/cnn")], [8]
     return [Workload(*name.split("/"), k) for name in chosen for k in cohorts]

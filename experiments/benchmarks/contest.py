@@ -7,11 +7,9 @@ round each, so that other load affects all equally, and are checked again.
 
 import contextlib
 import dataclasses
-import json
 import os
 import pathlib
 import re
-import select
 import signal
 import statistics
 import subprocess
@@ -19,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import connection
 
 import numpy as np
 
@@ -30,7 +29,10 @@ PEERS = ROOT / ".venv-peers"
 _PACKAGE = "experiments.benchmarks.contenders"
 _QUIT_SECONDS = 20.0
 MOST_REPEATS = 12  # Of a contender in one contest, unless more are asked for.
+# The largest `Result.weights_difference` and `Result.loss_difference`.
+WEIGHTS_TOLERANCE, LOSS_TOLERANCE = 1e-3, 1e-5
 _ROUNDINGS = 10  # The tolerance of all, in differences of a nudged start.
+_TIMEOUT = 900.0  # Seconds that an answer may take.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,65 +149,44 @@ class Process:
                 f"no {entry.python.relative_to(ROOT)}: run ./run.sh benchmark "
                 "--setup_peers"
             )
-        read, write = os.pipe()
+        self._connection, theirs = connection.Pipe()
         log.parent.mkdir(parents=True, exist_ok=True)
-        with open(log, "w") as file:
+        with theirs, open(log, "w") as file:
             self._process = subprocess.Popen(
-                [
-                    str(entry.python),
-                    "-P",
-                    "-m",
-                    entry.module,
-                    f"--workload={workload.to_json()}",
-                    f"--options={json.dumps(options)}",
-                    f"--reply_fd={write}",
-                ],
-                stdin=subprocess.PIPE,
+                [str(entry.python), "-P", "-m", entry.module, str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                pass_fds=[write],
-                text=True,
+                pass_fds=[theirs.fileno()],
                 env={**os.environ, "PYTHONPATH": checkout},
                 # A group, so that its children can be ended with it.
                 start_new_session=True,
             )
-        os.close(write)
-        self._replies, self._rest = read, b""
         try:
-            self._reply()
+            self.ask((workload, options))
         except BaseException:
             self.kill()
             raise
 
-    def ask(self, command: str) -> dict:
+    def ask(self, command: str | tuple) -> dict:
         """Sends a command and returns the reply.
 
         Raises:
             ContenderError: If it fails, with the last line of its output.
         """
-        try:
-            self._process.stdin.write(command + "\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            pass  # The reply has more information.
-        return self._reply()
-
-    def _reply(self) -> dict:
+        with contextlib.suppress(OSError):  # The reply has more information.
+            self._connection.send(command)
         deadline = time.monotonic() + self._timeout
-        while b"\n" not in self._rest:
-            ready, _, _ = select.select([self._replies], [], [], 0.2)
-            if ready:
-                content = os.read(self._replies, 1 << 16)
-                if not content:
-                    raise ContenderError(f"died: {self._last_words()}")
-                self._rest += content
-            elif self._process.poll() is not None:
-                # Its children may keep the pipe open after its end.
+        while not self._connection.poll(0.2):
+            if self._process.poll() is not None and not self._connection.poll():
+                # Its children may keep the connection open after its end.
                 raise ContenderError(f"died: {self._last_words()}")
-            elif time.monotonic() > deadline:
+            if time.monotonic() > deadline:
                 raise ContenderError(f"no answer in {self._timeout:.0f} s")
-        line, _, self._rest = self._rest.partition(b"\n")
-        reply = json.loads(line)
+        try:
+            reply = self._connection.recv()
+        except (EOFError, OSError):
+            raise ContenderError(f"died: {self._last_words()}") from None
         if "error" in reply:
             raise ContenderError(_last_line(reply["error"]))
         return reply
@@ -223,9 +204,8 @@ class Process:
     def quit(self) -> None:
         """Asks it to end, and ends its remaining processes."""
         pids = _tree(self._process.pid)
-        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
-            self._process.stdin.write("quit\n")
-            self._process.stdin.close()
+        with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+            self._connection.send("quit")
             self._process.wait(_QUIT_SECONDS)
         self._end(pids)
 
@@ -238,9 +218,7 @@ class Process:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
-        with contextlib.suppress(OSError):
-            os.close(self._replies)
-        self._replies = -1
+        self._connection.close()
 
 
 def run(
@@ -249,10 +227,8 @@ def run(
     *,
     repeats: int,
     seconds: float = 0.0,
-    weights_tolerance: float,
-    loss_tolerance: float,
-    timeout: float,
     log_dir: pathlib.Path,
+    timeout: float = _TIMEOUT,
     nudged: str | None = None,
     say: Callable[[str], None] = print,
     contenders: Mapping[str, Entry] | None = None,
@@ -266,10 +242,8 @@ def run(
         repeats: Least number of rounds that count, of each.
         seconds: Short rounds are repeated for this time, all contenders' together, but
             at most `MOST_REPEATS` times.
-        weights_tolerance: The largest allowed `Result.weights_difference`.
-        loss_tolerance: The largest allowed `Result.loss_difference`.
-        timeout: Seconds that an answer may take.
         log_dir: The folder of the contenders' output.
+        timeout: Seconds that an answer may take.
         nudged: The name, the second, of the reference with initial weights one float32
             step away. Ten times its differences are also allowed.
         say: Called with lines of progress.
@@ -281,7 +255,7 @@ def run(
     contenders = CONTENDERS if contenders is None else contenders
     results = {name: Result(name, workload) for name in names}
     processes: dict[str, Process] = {}
-    check = _Check(names[0], nudged, weights_tolerance, loss_tolerance)
+    check = _Check(names[0], nudged)
 
     @contextlib.contextmanager
     def reporting(name: str):
@@ -355,22 +329,16 @@ def parse_name(
 class _Check:
     """Compares contenders' models with the reference's, which must come first."""
 
-    def __init__(
-        self,
-        reference: str,
-        nudged: str | None,
-        weights_tolerance: float,
-        loss_tolerance: float,
-    ):
+    def __init__(self, reference: str, nudged: str | None):
         self._reference_name, self._nudged_name = reference, nudged
-        self._tolerances = self._bounds = weights_tolerance, loss_tolerance
+        self._bounds = WEIGHTS_TOLERANCE, LOSS_TOLERANCE
         self._reference: tuple[dict[str, np.ndarray], float] | None = None
 
     def __call__(self, result: Result, process: Process) -> None:
         """Asks a contender for its model, and writes the differences into `result`."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "weights.npz")
-            loss = process.ask(f"weights {path}")["loss"]
+            loss = process.ask(("weights", path))["loss"]
             with np.load(path) as file:
                 weights = dict(file)
         if result.contender == self._reference_name:
@@ -398,9 +366,9 @@ class _Check:
         if result.contender == self._nudged_name:
             # The largest so far: effects of rounding on a loss may cancel by chance.
             floors = result.weights_difference, result.loss_difference
+            tolerances = WEIGHTS_TOLERANCE, LOSS_TOLERANCE
             self._bounds = tuple(
-                max(t, _ROUNDINGS * d)
-                for t, d in zip(self._tolerances, floors, strict=True)
+                max(t, _ROUNDINGS * d) for t, d in zip(tolerances, floors, strict=True)
             )
         if not all(d <= b for d, b in zip(differences, self._bounds, strict=True)):
             result.status = "WRONG"

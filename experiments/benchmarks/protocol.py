@@ -1,32 +1,29 @@
 """The contender's side of the protocol between contenders and driver.
 
-It needs NumPy only, since every peer's virtual environment imports it. Commands come
-through stdin, one word a line. Replies go through a separate pipe, a line of JSON each,
-so that a framework's output does not disturb them.
+It needs NumPy only, since every peer's virtual environment imports it. Both talk
+through a connection of `multiprocessing`, which a framework's output does not disturb.
+The driver sends the workload and the contender's options, and then commands:
 
-| command      | reply                                                                 |
-|--------------|-----------------------------------------------------------------------|
-| build        | {"seconds": of making the learning process, "settings": words}        |
-| round        | {"seconds": of one round}                                             |
-| weights PATH | {"loss": of the global model over all clients' data}; writes the file |
-| quit         | none; the process ends                                                |
+| command         | reply                                                              |
+|-----------------|--------------------------------------------------------------------|
+| "build"         | {"seconds": of making the learning process, "settings": words}     |
+| "round"         | {"seconds": of one round}                                          |
+| "weights", PATH | {"loss": of the global model over all clients' data}; writes them  |
+| "quit"          | none; the process ends                                             |
 
 An exception is answered with {"error": its traceback}, and ends the process.
 """
 
 import abc
-import argparse
-import json
 import os
 import sys
 import threading
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import connection
 
 import numpy as np
-
-from experiments.benchmarks.workload import Workload
 
 
 class Contender(abc.ABC):
@@ -106,43 +103,31 @@ def serve(make: Callable[..., Contender]) -> None:
         make: (workload, **options) -> the contender. Options are strings; an unknown
             one must be an error.
     """
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--workload", type=Workload.from_json, required=True)
-    parser.add_argument("--options", type=json.loads, default={})
-    parser.add_argument("--reply_fd", type=int, required=True)
-    args = parser.parse_args()
-    os.set_inheritable(args.reply_fd, False)  # Not for its workers.
-    with os.fdopen(args.reply_fd, "w") as replies:
-
-        def reply(**values):
-            replies.write(json.dumps(values) + "\n")
-            replies.flush()
-
-        contender = None
-        try:
-            contender = make(args.workload, **args.options)
-            reply()
-            for line in sys.stdin:
-                command, _, argument = line.strip().partition(" ")
-                if command == "quit":
-                    break
-                if command == "build":
-                    reply(
-                        seconds=_seconds(contender.build), settings=contender.settings
-                    )
-                elif command == "round":
-                    reply(seconds=_seconds(contender.one_round))
-                elif command == "weights":
-                    np.savez(argument, **contender.weights())
-                    reply(loss=float(contender.loss()))
-                else:
-                    raise ValueError(f"Unknown command {command!r}.")
-        except Exception:
-            traceback.print_exc()
-            reply(error=traceback.format_exc())
-        finally:
-            if contender is not None:
-                contender.close()
+    driver = connection.Connection(int(sys.argv[1]))
+    os.set_inheritable(driver.fileno(), False)  # Not for its workers.
+    contender = None
+    try:
+        workload, options = driver.recv()
+        contender = make(workload, **options)
+        driver.send({})
+        while (command := driver.recv()) != "quit":
+            if command == "build":
+                seconds = _seconds(contender.build)
+                driver.send({"seconds": seconds, "settings": contender.settings})
+            elif command == "round":
+                driver.send({"seconds": _seconds(contender.one_round)})
+            else:
+                _, path = command
+                np.savez(path, **contender.weights())
+                driver.send({"loss": float(contender.loss())})
+    except EOFError:
+        pass  # The driver has ended.
+    except Exception:
+        traceback.print_exc()
+        driver.send({"error": traceback.format_exc()})
+    finally:
+        if contender is not None:
+            contender.close()
     sys.stdout.flush()
     sys.stderr.flush()
     # Frameworks' threads that wait for another round would never end.

@@ -21,7 +21,6 @@ x / sqrt(max(|x|^2, 1e-12)), and the softmax cross entropy, averaged over the ba
 """
 
 import dataclasses
-import json
 import math
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -138,15 +137,6 @@ class Workload:
     def images_per_round(self) -> int:
         """Training images in one round."""
         return self.num_clients * self.num_examples
-
-    def to_json(self) -> str:
-        """Returns the workload as one line."""
-        return json.dumps(dataclasses.asdict(self))
-
-    @classmethod
-    def from_json(cls, text: str) -> "Workload":
-        """Reads what `to_json` returns."""
-        return cls(**json.loads(text))
 
     def clients(self) -> list[Client]:
         """Generates the data of all clients."""
