@@ -2,7 +2,8 @@
 
     ./run.sh embed --model=encoder.keras --images=DIR --output=vectors.parquet
 
-The images may have no classes. The file is written whole, at the end.
+The images may have no classes. The file is written whole, at the end, and replaces an
+earlier one.
 """
 
 import dataclasses
@@ -29,17 +30,8 @@ def main(config: Config) -> None:
     """Embeds the images and prints their number."""
     path = pathlib.Path(config.output)
     _check_output(path)
-    before = vectors.read(path) if path.exists() else None
     encoder = config.load_encoder()
     images = config.load_images(needs_labels=False)
-    if before is not None:
-        if before.origin != vectors.origin(encoder, images):
-            raise InvalidInputError(
-                f"--output={path} already exists, of another encoder or other "
-                "images: give another file, or remove it."
-            )
-        print(f"{path}: already done, nothing to embed.")
-        return
     found = vectors.compute(encoder, images)
     if warning := vectors.collapse_warning(found.vectors):
         print(warning)

@@ -25,7 +25,8 @@ from tff_fedss import files, metrics, progress
 from tff_fedss.errors import InvalidInputError
 
 R = 10
-_PAIRS_SEED = 0
+# The pairs of TAR@FAR, half of one class.
+_NUM_PAIRS, _PAIRS_SEED = 100_000, 0
 _TITLES = {
     "map_at_10": "MAP@10",
     "map_at_own_r": "MAP@R",
@@ -44,11 +45,6 @@ class Config(vectors.VectorsConfig):
     far: float = config.flag(
         1e-3, "The false accept rate of TAR@FAR.", low=0.0, high=1.0
     )
-    num_pairs: int = config.flag(
-        100_000,
-        "How many pairs of images to draw for TAR@FAR, half of one class.",
-        low=100,
-    )
     output: str | None = config.flag(None, "A file for the same numbers, as JSON.")
 
 
@@ -63,9 +59,7 @@ def main(config: Config) -> None:
     for name, rows in _groups(images, encoder.metadata.get("class_names")).items():
         labels = images.labels[rows]
         try:
-            measured[name] = measure(
-                features[rows], labels, config.far, config.num_pairs
-            )
+            measured[name] = measure(features[rows], labels, config.far)
         except ValueError as error:
             if name == "all":
                 raise InvalidInputError(
@@ -79,16 +73,14 @@ def main(config: Config) -> None:
     if config.output is not None:
         content = {
             "far": config.far,
-            "num_pairs": config.num_pairs,
+            "num_pairs": _NUM_PAIRS,
             "measured": measured,
             "origin": vectors.origin(encoder, images),
         }
         files.write_text(config.output, json.dumps(content, indent=2) + "\n")
 
 
-def measure(
-    features: np.ndarray, labels: np.ndarray, far: float, num_pairs: int
-) -> dict[str, Any]:
+def measure(features: np.ndarray, labels: np.ndarray, far: float) -> dict[str, Any]:
     """Measures vectors, [images, d], with labels, int[images].
 
     Returns:
@@ -97,7 +89,7 @@ def measure(
     Raises:
         ValueError: If there are too few images or classes.
     """
-    pairs = metrics.draw_pairs(labels, num_pairs, _PAIRS_SEED)
+    pairs = metrics.draw_pairs(labels, _NUM_PAIRS, _PAIRS_SEED)
     if len(labels) <= R:
         raise ValueError(f"MAP@{R} takes more than {R} images, found {len(labels)}")
     cosines = metrics.pair_cosines(features, pairs)

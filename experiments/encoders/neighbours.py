@@ -26,15 +26,8 @@ class Config(vectors.VectorsConfig):
     num_queries: int = config.flag(
         100, "How many queries to show, or fewer if there are fewer images.", low=1
     )
-    queries: str = config.flag(
-        "even",
-        "The choice of queries. `even`: spread evenly over all images, for a "
-        "representative picture; `worst`: those of all images with the fewest right "
-        "neighbours.",
-        choices=("even", "worst"),
-    )
     num_neighbours: int = config.flag(
-        10, "How many neighbours to show for each " "query.", low=1, high=100
+        10, "How many neighbours to show for each query.", low=1, high=100
     )
     output: str | None = config.flag(
         None,
@@ -56,13 +49,7 @@ def main(config: Config) -> None:
             f"--num_neighbours={config.num_neighbours} others."
         )
     features = config.load_vectors(encoder, images)
-    found = find(
-        features,
-        images.labels,
-        config.num_neighbours,
-        config.num_queries,
-        only_worst=config.queries == "worst",
-    )
+    found = find(features, images.labels, config.num_neighbours, config.num_queries)
     if not found:
         raise InvalidInputError(
             f"--images={config.images}: every image is alone in its class: there is "
@@ -70,9 +57,8 @@ def main(config: Config) -> None:
         )
     num_right = sum(query.num_right for query in found)
     most_right = sum(query.most_right for query in found)
-    which = "those with least right of" if config.queries == "worst" else "from"
     summary = (
-        f"{len(found):,} queries, {which} {len(images):,} images of "
+        f"{len(found):,} queries, from {len(images):,} images of "
         f"{len(images.class_names):,} classes: {100 * num_right / most_right:.1f} % of "
         f"what could be right among the {config.num_neighbours} nearest is right."
     )
@@ -95,11 +81,7 @@ def main(config: Config) -> None:
 
 
 def find(
-    features: np.ndarray,
-    labels: np.ndarray,
-    num_neighbours: int,
-    num_queries: int,
-    only_worst: bool = False,
+    features: np.ndarray, labels: np.ndarray, num_neighbours: int, num_queries: int
 ) -> list[page.Query]:
     """Finds the queries and neighbours to show.
 
@@ -107,9 +89,8 @@ def find(
         features: float32[images, d], of length 1.
         labels: int[images].
         num_neighbours: Number for each query.
-        num_queries: Largest number. An image that is alone in its class is no query.
-        only_worst: Whether to take the images with the fewest right neighbours, not
-            evenly spread ones.
+        num_queries: Largest number, evenly spread over the images. One that is alone in
+            its class is no query.
 
     Returns:
         Queries, sorted by the share of possible right neighbours, then by the distance
@@ -120,15 +101,14 @@ def find(
     asked = np.flatnonzero(most)
     if not len(asked):
         return []
-    if not only_worst:
-        asked = asked[fingerprint.evenly_spaced(len(asked), num_queries)]
+    asked = asked[fingerprint.evenly_spaced(len(asked), num_queries)]
     nearest = metrics.search_for(features, len(asked))(features, num_neighbours, asked)
     is_right = labels[nearest] == labels[asked, np.newaxis]
     units = features.astype(np.float64)
     distances = np.linalg.norm(units[nearest] - units[asked, np.newaxis], axis=2)
     share = is_right.sum(1) / most[asked]
     nearest_wrong = np.where(is_right, np.inf, distances).min(1)
-    order = np.lexsort((asked, nearest_wrong, share))[:num_queries]
+    order = np.lexsort((asked, nearest_wrong, share))
     return [
         page.Query(
             int(asked[k]),

@@ -177,7 +177,7 @@ def read(path: pathlib.Path) -> Vectors:
 
 
 @dataclasses.dataclass(frozen=True)
-class SourcesConfig(runtime_config.GpuConfig):
+class SourcesConfig(runtime_config.DeviceConfig):
     """Flags of an encoder and images."""
 
     model: str | None = config.flag(

@@ -42,8 +42,8 @@ def test_path_label_and_vector_of_each_image(
         np.testing.assert_allclose(found[k], encoder.embed([image])[0], atol=1e-6)
 
     content = path.read_bytes()
-    code, output, _ = run(embed, *flags)
-    assert code == 0 and "already done" in output and path.read_bytes() == content
+    code, _, _ = run(embed, *flags)
+    assert code == 0 and path.read_bytes() == content
 
 
 def test_images_without_classes(run, encoder_file, pictures, tmp_path):
@@ -63,18 +63,6 @@ def test_images_without_classes(run, encoder_file, pictures, tmp_path):
         "--folders=none",
     )
     assert code == 0 and "45 images without classes" in said
-
-
-def test_other_images_or_another_encoder_are_refused(
-    run, encoder_file, pictures, tmp_path
-):
-    other = tmp_path / "other"
-    shutil.copytree(pictures, other)
-    next(other.rglob("*.png")).unlink()
-    path = tmp_path / "vectors.npz"
-    assert run(embed, *flags_of(encoder_file, pictures, path))[0] == 0
-    code, _, errors = run(embed, *flags_of(encoder_file, other, path))
-    assert code == 2 and "already exists, of another encoder or other" in errors
 
 
 def test_a_damaged_image_is_named_before_anything_is_written(

@@ -67,11 +67,8 @@ def test_queries_come_with_their_neighbours_the_worst_first():
     )
 
 
-def test_some_queries_are_spread_or_are_the_worst():
+def test_some_queries_are_spread():
     points, labels = features()
-    everything = neighbours.find(points, labels, 3, 100)
-    worst = neighbours.find(points, labels, 3, 4, only_worst=True)
-    assert worst == everything[:4]
     even = neighbours.find(points, labels, 3, 3)
     assert sorted(query.row for query in even) == [0, 3, 6]
     assert neighbours.find(points[:1], labels[:1], 3, 9) == []
@@ -121,7 +118,6 @@ def test_the_same_command_writes_the_same_page(
         ((), ["a/1.png", "b/1.png"], "2 images have fewer than --num_neighbours=10"),
         (("--num_neighbours=1",), ["a/1.png", "b/1.png"], "alone in its class"),
         (("--num_neighbours=0",), ["a/1.png"], "--num_neighbours"),
-        (("--queries=best",), ["a/1.png"], "--queries"),
     ],
 )
 def test_nothing_to_show_is_said(flags, names, message, run, encoder_file, tmp_path):
