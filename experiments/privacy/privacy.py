@@ -28,8 +28,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from experiments.common import config, program, report, runtime_config, table
-from experiments.fedss import run_config, run_parts
+from experiments.common import config, program, report, table
+from experiments.fedss import run_config
 from experiments.privacy import attacks, seen, server
 from tff_fedss import files, tasks
 from tff_fedss.errors import InvalidInputError
@@ -75,26 +75,21 @@ def main(config: Config) -> None:
     """Attacks, writes and prints."""
     config = run_config.with_defaults(config)
     seen.check_server(config)
-    times = seen.participations(config.participations)
+    times = sorted({*config.participations})
     folder = files.make_folder(
         config.results_dir, f"--results_dir={config.results_dir}"
     )
-    runtime_config.install(config)
-    dataset = run_parts.load_dataset(config)
-    config, task, _ = run_parts.make_task(config, [server.METHOD], dataset)
-    summary = dataset.summary()
-    print(summary, flush=True)
+    config, task = server.load(config)
     possible = _possible(config)
-    trains = set(possible) - {"intersection"}
-    if trains:
-        seen.check_public_images(config.task, task)
     made: dict[str, attacks.Attack] = {}
     facts: dict[str, list[str]] = {}
+    trains = set(possible) - {"intersection"}
+    if trains:
+        watch = server.Server(config, task, trains, config.attacked_clients)
     if "intersection" in possible:
         made["intersection"] = _intersect(config, task, times)
     if trains:
-        inputs = server.fingerprints(config, task)
-        _, watch = server.train(config, task, inputs, trains, config.attacked_clients)
+        watch.train()
         made |= watch.attacks
         facts = watch.finish()
     rows = {name: attack.summary() for name, attack in made.items()}
@@ -103,7 +98,7 @@ def main(config: Config) -> None:
     command = ["./run.sh", "privacy", *sys.argv[1:]]
     head = [
         *report.of_this_process(config.deciding(), command),
-        f"- {summary}",
+        f"- {task.dataset.summary()}",
     ]
     parts = ["# What the server learns", "\n".join(head)]
     for name, attack in made.items():

@@ -1,7 +1,7 @@
 """The server's view of the project's own training."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,22 +14,6 @@ from tff_fedss.algorithms import client_update
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection, update
-
-_MOST_PARTICIPATIONS = 10_000
-
-
-def participations(texts: Sequence[str]) -> list[int]:
-    """Reads --participations.
-
-    Raises:
-        InvalidInputError: If one is no number of participations.
-    """
-    if not all(t.isdecimal() and 0 < int(t) <= _MOST_PARTICIPATIONS for t in texts):
-        raise InvalidInputError(
-            f"--participations={','.join(texts)}: expected whole numbers from 1 to "
-            f"{_MOST_PARTICIPATIONS:,}, such as 1,2,3,30."
-        )
-    return sorted({int(text) for text in texts})
 
 
 def some_clients(

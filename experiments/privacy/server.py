@@ -1,12 +1,11 @@
 """An honest-but-curious server that attacks its clients while a run trains."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection
 
 import numpy as np
 
-from experiments.common import config
+from experiments.common import config, runtime_config
 from experiments.fedss import run_config, run_parts, starting_point
 from experiments.privacy import attacks, seen
 from tff_fedss import algorithms, tasks, training
@@ -19,10 +18,12 @@ METHOD = "fedss"
 class Config(run_config.RunConfig):
     """The flags of a training that is attacked."""
 
-    participations: tuple[str, ...] = config.flag(
-        ("1", "2", "3", "5", "10", "30"),
+    participations: tuple[int, ...] = config.flag(
+        (1, 2, 3, 5, 10, 30),
         "The numbers of a client's participations whose requests are attacked.",
         group="The attacks",
+        low=1,
+        high=10_000,
     )
     attacked_clients: int = config.flag(
         8, "How many clients' requests are attacked.", low=1
@@ -35,30 +36,52 @@ class Config(run_config.RunConfig):
     )
 
 
+def load(config: Config) -> tuple[Config, tasks.FederatedTask]:
+    """Loads the data; returns the flags, none unset, and the task of a training.
+
+    Args:
+        config: The flags, with the defaults of the data set.
+    """
+    runtime_config.install(config)
+    dataset = run_parts.load_dataset(config)
+    print(dataset.summary(), flush=True)
+    config, task, _ = run_parts.make_task(config, [METHOD], dataset)
+    return config, task
+
+
 class Server:
-    """The attacks between the rounds.
+    """A training, and the attacks between its rounds.
 
     Attributes:
+        run: The training.
+        inputs: The fingerprints of its inputs, by name.
         attacks: Attacks by name.
         updates: The updates of single clients, of the current model.
 
     Args:
-        config: The flags, with the defaults of the data set.
-        run: The run before its first round; phi ends in a dense layer with a bias.
+        config: The flags, none unset.
+        task: The task, whose test images are of the clients' classes; phi ends in a
+            dense layer with a bias.
         names: Names of the attacks: `update`, `aggregate`, `phi`.
         most_clients: Number of clients of an attacked round that `update` and `phi`
             attack.
+
+    Raises:
+        InvalidInputError: If the flags do not suit the data.
     """
 
     def __init__(
         self,
         config: Config,
-        run: training.FederatedRun,
+        task: tasks.FederatedTask,
         names: Collection[str],
         most_clients: int = 0,
     ):
-        self._config, self._run, self._most_clients = config, run, most_clients
-        self._dataset = run.task.dataset
+        seen.check_public_images(config.task, task)
+        self.run = run_parts.build_run(config, METHOD, task)
+        self.inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
+        self._config, self._most_clients = config, most_clients
+        self._dataset = task.dataset
         self._client_ids = list(self._dataset.train.client_ids)
         self._positives = np.stack(
             [
@@ -70,8 +93,8 @@ class Server:
         self._request = seen.request_fn(
             seen.class_set_builder(config, self._dataset), config.seed
         )
-        self._public = seen.PublicImages(run.task, config.public_images)
-        self.updates = seen.Updates(run, config.server.learning_rate)
+        self._public = seen.PublicImages(task, config.public_images)
+        self.updates = seen.Updates(self.run, config.server.learning_rate)
         self._models: list[seen.Model] = []
         self._measured: dict[int, float] = {}
         self._num_trained = self._num_held = 0
@@ -88,13 +111,32 @@ class Server:
                 noise_covariance=_noise_covariance(config),
             )
 
-    def release(self, metrics: training.Metrics) -> None:
+    def train(
+        self,
+        release: Callable[[training.Metrics, training.Metrics], None] | None = None,
+    ) -> None:
+        """Trains to the end and attacks.
+
+        Args:
+            release: Called with a round's metrics and speed, after its attacks.
+        """
+        config, run = self._config, self.run
+        run.set_feature_extractor(starting_point.trained(config, run.task, self.inputs))
+
+        def look(metrics: training.Metrics, speed: training.Metrics) -> None:
+            self._look(metrics)
+            if release is not None:
+                release(metrics, speed)
+
+        training.train([run], config.rounds, config.rounds_per_evaluation, look)
+
+    def _look(self, metrics: training.Metrics) -> None:
         """Attacks a completed round, and the clients of the next one."""
-        round_num, task = metrics["round"], self._run.task
-        self._models = [*self._models[-2:], self._public.seen_by(self._run.weights)]
+        round_num, task = metrics["round"], self.run.task
+        self._models = [*self._models[-2:], self._public.seen_by(self.run.weights)]
         if round_num:
             self._num_trained += metrics["num_examples"]
-            cohort = self._run.cohort(round_num)
+            cohort = self.run.cohort(round_num)
             self._num_held += sum(map(self._dataset.num_examples, cohort))
         if round_num and "aggregate" in self.attacks:
             self._look_at_sum(round_num)
@@ -119,7 +161,7 @@ class Server:
         Returns:
             Further results by attack.
         """
-        task, last = self._run.task, self._config.rounds
+        task, last = self.run.task, self._config.rounds
         reached = ", ".join(
             f"{task.format_metric(value)} after round {round_num}"
             for round_num, value in self._measured.items()
@@ -157,7 +199,7 @@ class Server:
                 (before.kernel, now.kernel, after.kernel),
             )
         )
-        ids = self._run.cohort(round_num)
+        ids = self.run.cohort(round_num)
         cohort = [self._client_ids.index(k) for k in ids]
         attack = self.attacks["aggregate"]
         phi_scores = now.scores_by_inputs(kernel_delta)
@@ -171,7 +213,7 @@ class Server:
     def _look_at_clients(self, round_num: int) -> None:
         if not {"update", "phi"} & self.attacks.keys():
             return
-        cohort, clients = self._run.cohort(round_num), self._run.clients(round_num)
+        cohort, clients = self.run.cohort(round_num), self.run.clients(round_num)
         both = list(zip(cohort, clients, strict=True))
         for client_id, client in both[: self._most_clients]:
             *phi_delta, w_delta = self.updates.of(client)
@@ -209,42 +251,3 @@ def _noise_covariance(config: Config) -> np.ndarray | None:
     if config.restart_every is not None:
         return algorithms.tree_covariance(config.rounds, config.restart_every)
     return np.eye(config.rounds)
-
-
-def fingerprints(config: Config, task: tasks.FederatedTask) -> dict[str, Any]:
-    """Returns the fingerprints of a training's inputs, by name."""
-    return {"data": task.fingerprint(), **starting_point.fingerprint(config)}
-
-
-def train(
-    config: Config,
-    task: tasks.FederatedTask,
-    inputs: Mapping[str, Any],
-    names: Collection[str],
-    most_clients: int = 0,
-    release: Callable[[training.Metrics, training.Metrics], None] | None = None,
-) -> tuple[training.FederatedRun, Server]:
-    """Trains FedSS to the end while a server attacks.
-
-    Args:
-        config: The flags, with the defaults of the data set.
-        task: The task.
-        inputs: See `fingerprints`.
-        names: See `Server`.
-        most_clients: See `Server`.
-        release: Called with a round's metrics and speed, after its attacks.
-
-    Returns:
-        The run, and the server that has attacked it.
-    """
-    run = run_parts.build_run(config, METHOD, task)
-    run.set_feature_extractor(starting_point.trained(config, task, inputs))
-    server = Server(config, run, names, most_clients)
-
-    def look(metrics: training.Metrics, speed: training.Metrics) -> None:
-        server.release(metrics)
-        if release is not None:
-            release(metrics, speed)
-
-    training.train([run], config.rounds, config.rounds_per_evaluation, look)
-    return run, server

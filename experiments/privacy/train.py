@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from experiments.common import config, program, runtime_config
-from experiments.fedss import privacy_config, run_config, run_methods, run_parts
+from experiments.common import config, program
+from experiments.fedss import privacy_config, run_config, run_methods
 from experiments.privacy import attacks, seen, server
 from tff_fedss import tasks, training
 from tff_fedss.privacy import update
@@ -40,7 +40,7 @@ def main(config: Config) -> None:
     """Trains, attacks and writes."""
     config = run_config.with_defaults(config)
     seen.check_server(config)
-    times = seen.participations(config.participations)
+    times = sorted({*config.participations})
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
@@ -49,18 +49,12 @@ def main(config: Config) -> None:
     if (summary := folder.summary("text")) is not None:
         print(summary)
         return
-    runtime_config.install(config)
-    dataset = run_parts.load_dataset(config)
-    config, task, _ = run_parts.make_task(config, [server.METHOD], dataset)
-    seen.check_public_images(config.task, task)
-    print(task.dataset.summary(), flush=True)
-    inputs = server.fingerprints(config, task)
-    folder.open(inputs)
+    config, task = server.load(config)
+    watch = server.Server(config, task, {"aggregate"})
+    folder.open(watch.inputs)
     with contextlib.closing(folder):
         folder.start({})
-        run, watch = server.train(
-            config, task, inputs, {"aggregate"}, release=folder.release
-        )
+        watch.train(folder.release)
         found = _on_sums(config, task, watch, times)
         # Secure aggregation hides single updates; a threshold would drop all rows.
         if config.aggregation is None:
@@ -84,7 +78,7 @@ def main(config: Config) -> None:
                     ),
                     "union": union,
                     "share_trained": watch.share_trained,
-                    "epsilon": privacy_config.epsilon(run),
+                    "epsilon": privacy_config.epsilon(watch.run),
                 },
                 "attacks": found + on_requests,
             }
@@ -163,7 +157,7 @@ if __name__ == "__main__":
         Config(
             rounds=60,
             rounds_per_evaluation=20,
-            participations=("1", "3", "30", "300"),
+            participations=(1, 3, 30, 300),
             public_images=500,
         ),
         paper="privacy",

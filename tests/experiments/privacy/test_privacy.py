@@ -7,6 +7,7 @@ import pathlib
 import numpy as np
 import pytest
 
+from experiments.fedss import run_config, run_parts
 from experiments.privacy import attacks, privacy, seen
 from tests.privacy.test_intersection import expected
 from tff_fedss.privacy import success
@@ -44,10 +45,8 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["attacks.csv", "attacks.md"]
     rows = {(r["attack"], r["control"], r["x"]): r for r in read(tmp_path)}
-    dataset = privacy.run_parts.load_dataset(
-        privacy.run_config.with_defaults(
-            privacy.Config(dataset=f"glyphs:num_classes={N}")
-        )
+    dataset = run_parts.load_dataset(
+        run_config.with_defaults(privacy.Config(dataset=f"glyphs:num_classes={N}"))
     )
     sizes = [len(dataset.positives(k)) for k in dataset.train.client_ids]
     for t in (1, 2, 4):
@@ -71,7 +70,7 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--participations=1,x"], "--participations=1,x: expected whole numbers"),
+        (["--participations=1,x"], "--participations=1,x: expected a whole number"),
         (
             ["--attack=update,phi", "--aggregation=secure"],
             "nothing is left to attack. update: --aggregation=secure shows sums.",
