@@ -7,17 +7,144 @@
 Hours on a core, digits and CIFAR-10 together: leap/1 at --scale=mini, three seeds, 0.3;
 leap/noise, five seeds, 1.2. What to expect: docs/results/leap; on CIFAR-10 mini LEAP
 55.9 %, SPLD 56.6 %, random 54.0 %. --scale=paper has not been run: days on a GPU.
+
+The figures are curves by mini-batch and, of LEAP, the learned space.
 """
 
+import pathlib
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
+from sklearn import manifold
+
+from experiments.common import page, plots
 from experiments.common import results as results_lib
-from experiments.common.cells import Cell, Metric, table
-from experiments.leap import figures
+from experiments.common.cells import Cell, Metric, Table, table
+from experiments.common.page import Runs
+from tff_fedss import training
+
+_TITLES = {"leap": "LEAP", "spld": "SPLD", "spl": "SPL", "random": "Random"}
+_STYLES = {
+    "leap": plots.style(0),
+    "spld": plots.style(1),
+    "spl": plots.style(2),
+    "random": plots.REFERENCE,
+}
+# Axis labels by column of metrics.csv; the effective number of classes is e to the
+# entropy of their shares. Accuracies and losses are LEAP's figures 2, 4,
+# 6, 7, 9 and 10.
+_PANELS = {
+    "top1": {"ylabel": "test accuracy (%)", "scale": 100},
+    "loss": {"ylabel": "loss on mini-batches"},
+    "selected_share": {
+        "ylabel": "examples selected (%)",
+        "scale": 100,
+        "from_zero": True,
+    },
+    "selected_classes": {"ylabel": "classes selected, effective", "from_zero": True},
+}
+
+
+def draw(
+    of_cells: Table, runs: Runs, paper: pd.DataFrame, folder: pathlib.Path, stem: str
+) -> list[str]:
+    """Draws the curves of all settings, see `cells.Table.draw`.
+
+    The embedding is drawn from the first run of LEAP with representations, which
+    published runs do not have.
+    """
+    panels = []
+    for setting in dict.fromkeys(cell.column for cell in of_cells.cells.values()):
+        for column, options in _PANELS.items():
+            series = [
+                plots.Series(
+                    _TITLES[cell.settings["method"]],
+                    _STYLES[cell.settings["method"]],
+                    [run.rows for run in runs[cell.name] if run.rows],
+                    page.paper_value(paper, cell, column),
+                )
+                for cell in of_cells.cells.values()
+                if cell.column == setting
+            ]
+            own = {"xlabel": "mini-batches", "title": setting, **options}
+            panels.append(plots.panel(series, "steps", column, **own))
+    lines = []
+    if plots.write_curves(folder / f"{stem}.png", panels):
+        lines = [f"![Accuracy, loss and what is selected, by setting]({stem}.png)", ""]
+    for cell in of_cells.cells.values():
+        for run in runs[cell.name][:1] if cell.settings["method"] == "leap" else ():
+            path = run.path / "representations.npz"
+            if path.exists():
+                name = f"{cell.column}_embedding.png"
+                plot_embedding(run.rows, training.read_arrays(path), folder / name)
+                lines += [f"![{cell.column}: t-SNE]({name})", ""]
+    return lines
+
+
+def plot_embedding(
+    rows: Sequence[training.Metrics], saved: dict[str, np.ndarray], path: pathlib.Path
+) -> None:
+    """Draws the embedding's loss and its space (LEAP, figures 3, 5, 8 and 11).
+
+    Args:
+        rows: Rows of one run.
+        saved: Its representations.npz.
+        path: The PNG.
+    """
+    labels, names = saved["labels"], saved["class_names"].tolist()
+    places = t_sne(saved["representations"])
+    every_round = plots.Series("", _STYLES["leap"], [rows])
+    loss = plots.panel(
+        [every_round],
+        "steps",
+        "embedding_loss",
+        "mini-batches of the student",
+        "Magnet loss, mean of a round",
+    )
+    with plots.figure(path, 1, 2, figsize=(8, 3.6)) as (_, (left, right)):
+        plots.draw_panel(left, loss)
+        for label in np.unique(labels):
+            look = plots.style(label)
+            right.scatter(
+                *places[labels == label].T,
+                s=6,
+                c=look.color,
+                marker=look.marker,
+                alpha=0.6,
+                lw=0,
+                label=names[label],
+            )
+        right.set(xticks=[], yticks=[], title="t-SNE of training images")
+        if len(names) <= 10:
+            right.legend(markerscale=2, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def t_sne(representations: np.ndarray) -> np.ndarray:
+    """Lays points out in the plane (van der Maaten and Hinton, 2008).
+
+    Args:
+        representations: float32[examples, d], finite, at least 4 examples.
+
+    Returns:
+        float32[examples, 2].
+    """
+    perplexity = min(30.0, (len(representations) - 1) / 3)
+    # Equal points have no principal components to start from.
+    centered = representations - representations.mean(0)
+    has_components = representations.shape[1] > 1 and np.ptp(centered, 0).max() > 0
+    return manifold.TSNE(
+        2,
+        perplexity=perplexity,
+        init="pca" if has_components else "random",
+        random_state=0,
+    ).fit_transform(representations)
+
+
+# --- The cells ----------------------------------------------------------------------
 
 _PROGRAM = "experiments.leap.train"
-_TITLES = figures.METHODS
 _KIND = results_lib.RunKind(
     program="leap",
     run_name=lambda flags: flags["method"],
@@ -41,12 +168,12 @@ _PAGE = dict(
     ),
     reference="Random",
     x="steps",
-    draw=figures.draw,
+    draw=draw,
 )
 
 _CIFAR = dict(embedding="vgg16", nesterov=False, steps_per_round=390, rounds=200)
 _CIFAR10 = dict(_CIFAR, dataset="cifar10", student="resnet18", augmentation="flip_crop")
-_SCHEDULE = dict(learning_rate=0.1, learning_rate_drops=("23400", "46800", "62400"))
+_SCHEDULE = dict(learning_rate=0.1, learning_rate_drops=(23400, 46800, 62400))
 _PAPER: dict[str, dict[str, Any]] = {
     # 4.1, figures 2 and 3. The student's optimizer is not stated: as in 4.2.
     "mnist": dict(
@@ -82,7 +209,7 @@ _PAPER: dict[str, dict[str, Any]] = {
         student="wide_resnet_16_8",
         embedding="vgg16",
         learning_rate=0.01,
-        learning_rate_drops=("153465", "230198"),
+        learning_rate_drops=(153465, 230198),
         steps_per_round=4722,
         rounds=65,
     ),

@@ -19,13 +19,76 @@ and gamma can distinguish examples. `oracle` tests whether filtering by labels h
 `gammas` whether gamma does, in B, C and D, after the same A.
 """
 
-from collections.abc import Sequence
+import pathlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+import pandas as pd
+
+from experiments.common import plots
 from experiments.common import results as results_lib
+from experiments.common import table as tables
 from experiments.common.cells import Cell, Metric, Table, table
-from experiments.moco import figures
-from tff_fedss import tasks
+from experiments.common.page import Runs
+from tff_fedss import losses, tasks, training
+
+_FIRST = "a_gamma0"  # Others start from it, and the figures show its losses.
+_FIGURES = dict(zip(losses.INFO_NCE_FORMS, (3, 4, 5), strict=True))
+
+
+def draw(
+    of_cells: Table, runs: Runs, paper: pd.DataFrame, folder: pathlib.Path, stem: str
+) -> list[str]:
+    """Draws figures 3 to 5, the losses by A's model, see `cells.Table.draw`.
+
+    Published runs lack the losses of examples, so nothing is drawn.
+    """
+    del of_cells, paper, stem
+    measured = _read(runs.get(_FIRST, ()))
+    if measured is None:
+        return []
+    _plot(measured, folder / "losses.png")
+    rows = [
+        [
+            form,
+            _FIGURES[form],
+            f"{values.mean():.2f}",
+            f"{np.median(values):.2f}",
+            f"{100 * np.mean(values < 0.5):.1f}",
+        ]
+        for form, values in measured.items()
+    ]
+    header = ["loss", "figure", "mean", "median", "below 0.5, %"]
+    return [
+        "Loss of each example under the model of experiment A with gamma = 0:",
+        "",
+        tables.as_markdown(header, rows),
+        "",
+        "![Figures 3 to 5: losses of examples](losses.png)",
+    ]
+
+
+def _read(runs: Sequence[results_lib.Run]) -> dict[str, np.ndarray] | None:
+    """Returns the losses of all examples in all seeds of the model, by form."""
+    paths = [run.path / "losses.npz" for run in runs if run.is_done]
+    arrays = [training.read_arrays(path) for path in paths if path.exists()]
+    if not arrays:
+        return None
+    return {form: np.concatenate([x[form] for x in arrays]) for form in _FIGURES}
+
+
+def _plot(measured: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
+    """Draws the three histograms on one scale."""
+    top = max(np.quantile(values, 0.999) for values in measured.values())
+    with plots.figure(path, 1, 3, figsize=(8, 3), sharey=True) as (_, panels):
+        for panel, (form, values) in zip(panels, measured.items(), strict=True):
+            panel.hist(np.minimum(values, top), bins=60, range=(0, top), density=True)
+            panel.set(title=f"{form} (figure {_FIGURES[form]})", xlabel="loss")
+        panels[0].set_ylabel("density of examples")
+
+
+# --- The cells ----------------------------------------------------------------------
 
 _PROGRAM = "experiments.moco.train"
 _ACCURACY = Metric(
@@ -38,7 +101,7 @@ _PAGE = dict(
         length="epochs",
         cell_flags=frozenset({"loss", "gamma", "clusters", "pretrained"}),
         starts_by_seed=True,
-    ),
+    )
 )
 _SCALES: dict[str, dict[str, Any]] = {
     # A small network on 10,000 images of CIFAR-10, for one core.
@@ -65,7 +128,6 @@ _EXPERIMENTS = {
     "d": ("post-training, filtered", "filtered"),
 }
 _GAMMAS = (0, 0.5, 1, 2)
-_FIRST = "a_gamma0"
 
 
 def _cell(scale: str, experiment: str, gamma: float) -> Cell:
@@ -94,7 +156,7 @@ def _table(scale: str, number: int, experiment: str) -> Table:
         cells,
         _RESULTS[scale],
         metrics=(_ACCURACY,),
-        draw=figures.draw,
+        draw=draw,
         **_PAGE,
     )
 

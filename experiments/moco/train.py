@@ -133,10 +133,7 @@ class Config(runtime_config.DeviceConfig):
         low=1e-3,
     )
     epochs: int | None = config.flag(
-        None,
-        "The number of epochs." + _by_dataset("epochs"),
-        group="Training",
-        low=0,
+        None, "The number of epochs." + _by_dataset("epochs"), group="Training", low=0
     )
     num_train: int | None = config.flag(
         None,
@@ -239,11 +236,6 @@ def _with_defaults(config: Config) -> Config:
     dataset = config.chosen("dataset").name
     settings = _SETTINGS.get(dataset, _SETTINGS["small images"])
     config = config.filled(dict(settings, image_size=_IMAGE_SIZES[dataset]))
-    if config.clusters is not None and config.loss == "plain":
-        raise InvalidInputError(
-            f"--clusters={config.clusters} has no effect on --loss=plain, which knows "
-            "no clusters."
-        )
     for name in ("batch_size", "num_clusters"):
         if getattr(config, name) > config.queue_size:
             raise InvalidInputError(

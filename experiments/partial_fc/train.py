@@ -177,8 +177,7 @@ class Config(runtime_config.DeviceConfig):
         choices=("test", "validation"),
     )
     lfw_pairs: str | None = config.flag(
-        None,
-        "A list of pairs like LFW's pairs.txt, to be measured in addition.",
+        None, "A list of pairs like LFW's pairs.txt, to be measured in addition."
     )
     lfw_dir: str | None = config.flag(
         None, "The images of --lfw_pairs, as NAME/NAME_0001.jpg."
@@ -186,13 +185,7 @@ class Config(runtime_config.DeviceConfig):
     rounds_per_evaluation: int = config.flag(
         5, "Rounds between two evaluations.", low=1
     )
-    rounds_per_checkpoint: int = config.flag(
-        5,
-        "Rounds between two checkpoints, from which a killed run resumes: 8 n d "
-        "bytes, twice.",
-        low=1,
-        decides=False,
-    )
+    rounds_per_checkpoint: int = launch.checkpoints(5)
 
 
 _METRICS = (
@@ -274,12 +267,6 @@ def _with_defaults(config: Config) -> Config:
         raise InvalidInputError(
             "--lfw_pairs=FILE and --lfw_dir=DIR go together: the list, and its images."
         )
-    if config.evaluate_on != "test" and dataset != "omniglot":
-        raise InvalidInputError(
-            f"--evaluate_on={config.evaluate_on} goes with --dataset=omniglot."
-        )
-    if config.positives_cutoff and config.sampling != "pprn":
-        raise InvalidInputError("--positives_cutoff goes with --sampling=pprn.")
     memory.check(memory_needs.images(1, config.image_size or 1))
     return config
 

@@ -91,8 +91,7 @@ class Config(runtime_config.DeviceConfig):
         low=1,
     )
     share_negatives: bool = config.flag(
-        False,
-        "Draw m negatives for the mini-batch, not for each example.",
+        False, "Draw m negatives for the mini-batch, not for each example."
     )
     logit_scale: float | None = config.flag(
         None,
@@ -100,8 +99,7 @@ class Config(runtime_config.DeviceConfig):
         low=1e-6,
     )
     mask_positives: bool = config.flag(
-        False,
-        "Leave a row's other labels out of its softmax, for `extreme`.",
+        False, "Leave a row's other labels out of its softmax, for `extreme`."
     )
     nu: float = config.flag(
         4.0,
@@ -195,11 +193,6 @@ def main(config: Config) -> None:
     if config.precision == "mixed" and name not in _IMAGES:
         raise InvalidInputError(
             f"--precision=mixed goes with images; --task={config.task} has none."
-        )
-    if config.mask_positives and config.task != "extreme":
-        raise InvalidInputError(
-            "--mask_positives goes with --task=extreme; an example of "
-            f"--task={config.task} has one label."
         )
     launch.run(
         config,
@@ -319,10 +312,9 @@ def _check_memory(
     else:
         draws = config.num_negatives * (1 if config.share_negatives else num_examples)
         step = memory_needs.matrix("the embeddings of negatives", draws, dim)
+    frequencies = config.num_frequencies if config.sampler == "rff" else 0
     memory.check(
-        memory_needs.sampling_tree(
-            config.sampler, num_classes, dim, config.num_frequencies, config.leaf_size
-        ),
+        memory_needs.matrix("frequencies", dim, frequencies, copies=2),
         device_needs=encoder | memory_needs.matrix("W", num_classes, dim) | step,
     )
 

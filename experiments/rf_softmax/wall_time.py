@@ -33,7 +33,7 @@ from tff_fedss import samplers
 class Config(measured.Config):
     """The flags of the program."""
 
-    classes: tuple[str, ...] = config.flag(("10000", "70000", "500000"), "n.")
+    classes: tuple[int, ...] = config.flag((10_000, 70_000, 500_000), "n.", low=1)
     repeats: int = config.flag(50, "How many calls to measure.", low=1)
 
 
@@ -66,7 +66,7 @@ def main(config: Config) -> None:
     """Measures and prints."""
     folder = config.folder()
     rows = pd.DataFrame(
-        row for n in map(int, config.classes) for row in _measure(n, config.repeats)
+        row for n in config.classes for row in _measure(n, config.repeats)
     )
     # Ratios of exp's time, here and on the poster.
     exp = rows[rows.sampler == "exp"].set_index("classes")

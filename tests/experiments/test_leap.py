@@ -153,12 +153,6 @@ def test_a_killed_run_with_two_processes_is_resumed(run, images, tmp_path):
     "flags, message",
     [
         (["--data_dir=/no/such"], "--data_dir=/no/such does not exist"),
-        (["--learning_rate_drops=20,10"], "=20,10 must be numbers of mini-b"),
-        (["--pace=threshold", "--pace_cap=0.6"], "--pace_cap=0.6 is a share, and goes"),
-        (
-            ["--method=spl", "--diversity=0.5"],
-            "--diversity=0.5 goes with --method=leap",
-        ),
     ],
 )
 def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):

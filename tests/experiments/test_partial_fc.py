@@ -185,14 +185,6 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
             "small_cnn does not go with --dataset=generated",
         ),
         (["--lfw_dir=/tmp"], "--lfw_pairs=FILE and --lfw_dir=DIR go together"),
-        (
-            ["--evaluate_on=validation"],
-            "--evaluate_on=validation goes with --dataset=omniglot",
-        ),
-        (
-            ["--positives_cutoff", "--sampling=all_random"],
-            "--positives_cutoff goes with --sampling=pprn",
-        ),
         (["--num_strata=1", "--num_devices=2"], "--num_devices=2 is more than --num_s"),
         (["--batch_size=1", "--num_devices=2"], "--num_devices=2 is more than --batch"),
     ],

@@ -149,7 +149,6 @@ def test_own_images_are_trained_on(run, tmp_path):
             ["--task=glyphs", "--data_dir=."],
             "has no effect on --task=glyphs",
         ),
-        (["--mask_positives"], "--mask_positives goes with --task=extreme"),
     ],
 )
 def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
