@@ -27,6 +27,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import pandas as pd
 
 from experiments.common import config, program, report, table
 from experiments.fedss import run_config
@@ -36,19 +37,6 @@ from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection
 
 ATTACKS = ("intersection", "update", "aggregate", "phi")
-_HEADER = (
-    "attack",
-    "{}",
-    "clients",
-    "AUC",
-    "controls",
-    "precision at |P_k|",
-    "chance",
-    "controls",
-    "claim: precision",
-    "recall",
-    "exact",
-)
 _NOTE = (
     "Means over clients. AUC: a class of P_k has a higher score than another class; "
     "chance 0.5. Precision at |P_k|: of the |P_k| highest scores, ties at random; its "
@@ -159,33 +147,30 @@ def _intersect(
 
 def _as_markdown(rows: Sequence[Mapping], unit: str) -> str:
     """Writes the table of an attack: a line for each name and x."""
-    by_line: dict[tuple, list[Mapping]] = {}
-    for row in rows:  # The attack first, then its controls.
-        by_line.setdefault((row["attack"], row["x"]), []).append(row)
+    by_line = pd.DataFrame(rows).groupby(["attack", "x"], sort=False)
+    attack = by_line.first().reset_index()  # Its controls follow it.
 
-    def line(attack: Mapping, *controls: Mapping) -> list[str]:
-        def number(key: str) -> str:
-            return f"{attack[key]:.3f}"
+    def number(key: str) -> pd.Series:
+        return attack[key].map("{:.3f}".format)
 
-        def beside(key: str) -> str:
-            return ", ".join(f"{row[key]:.3f}" for row in controls)
+    def controls(key: str) -> pd.Series:
+        return by_line[key].apply(lambda own: ", ".join(f"{x:.3f}" for x in own[1:]))
 
-        return [
-            attack["attack"],
-            f"{attack['x']:,}",
-            f"{attack['clients']:,}",
-            number("auc"),
-            beside("auc"),
-            number("precision_at"),
-            number("chance"),
-            beside("precision_at"),
-            number("precision"),
-            number("recall"),
-            number("exact"),
-        ]
-
-    header = [text.format(unit) for text in _HEADER]
-    return table.as_markdown(header, [line(*own) for own in by_line.values()])
+    columns = (
+        ("attack", attack["attack"]),
+        (unit, attack["x"].map("{:,}".format)),
+        ("clients", attack["clients"].map("{:,}".format)),
+        ("AUC", number("auc")),
+        ("controls", controls("auc")),
+        ("precision at |P_k|", number("precision_at")),
+        ("chance", number("chance")),
+        ("controls", controls("precision_at")),
+        ("claim: precision", number("precision")),
+        ("recall", number("recall")),
+        ("exact", number("exact")),
+    )
+    header, values = zip(*columns, strict=True)
+    return table.as_markdown(header, zip(*values, strict=True))
 
 
 if __name__ == "__main__":
