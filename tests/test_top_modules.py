@@ -225,13 +225,6 @@ def test_what_is_on_gpus_does_not_count(monkeypatch):
         memory.check({"rows": 3 * GIB}, device_needs={"W": 1}, memory=2 * GIB)
 
 
-def test_a_log_has_no_bars(capsys):
-    assert list(progress.bar("Reading", items=range(3))) == [0, 1, 2]
-    with progress.bar("Reading", 3) as bar:
-        bar.update(3)
-    assert capsys.readouterr().err == ""
-
-
 def test_a_terminal_has_them():
     class Terminal(io.StringIO):
         def isatty(self):

@@ -21,7 +21,6 @@ _FAKES = {
     "reference": _FAKE,
     "fake": _FAKE,
     "absent": contest.Entry("tests.experiments.fake_contender", "no_such_peer"),
-    "other": contest.Entry("tests.experiments.fake_contender", algorithms=("fedss",)),
 }
 
 
@@ -116,11 +115,6 @@ def test_a_contender_that_hangs_is_given_up(tmp_path):
     results, _ = _run(tmp_path, ["fake:how=hangs"], timeout=5)
     assert results["fake:how=hangs"].status == "failed"
     assert "no answer in 5 s" in results["fake:how=hangs"].note
-
-
-def test_what_is_not_implemented_is_not_started(tmp_path):
-    results, _ = _run(tmp_path, ["other"])
-    assert (results["other"].status, results["other"].seconds) == ("none", [])
 
 
 def test_without_the_reference_nobody_counts_as_checked(tmp_path):

@@ -3,7 +3,6 @@
 import csv
 
 import numpy as np
-import pytest
 
 from tests.faults import harness
 from tests.faults.harness import Case
@@ -54,21 +53,3 @@ def expect_no_wrong_number(place):
                 assert np.isfinite(float(text)), (name, text)
         if row.get("num_examples") in ("0", "0.0") and int(row["round"]):
             assert row["loss"] == "", row
-
-
-@pytest.mark.parametrize("method", ["fedss", "full_softmax"])
-def test_a_round_without_an_accepted_client_has_no_loss(place, method):
-    place.begin("train", "new")
-    case = Case(
-        "rejected",
-        "train",
-        [f"--method={method}", "--client_learning_rate=1e20"],
-        code=1,
-    )
-    harness.judge(case, place.run(case))
-    rows = list(csv.DictReader((place.out / "metrics.csv").open()))
-    rejected = [row for row in rows if row["rejected_clients"] not in ("", "0")]
-    assert rejected, rows
-    for row in rejected:
-        if row["rejected_clients"] == row["num_clients"]:
-            assert row["loss"] == "" and row["accuracy"] == "", row

@@ -7,7 +7,7 @@ import pytest
 
 from tests import labelled_blobs
 from tests.faults import harness, programs
-from tests.faults.arrangements import make_folder, write
+from tests.faults.arrangements import write
 from tests.faults.harness import Case, of_each
 
 # Far above this machine's memory; a process that tries it anyway is stopped early.
@@ -28,13 +28,6 @@ ANY = of_each(
                 ["--flagfile=x.flags"],
                 write("x.flags", b"--seed=\xff\xfe\n"),
                 ["--flagfile", "UTF-8"],
-            ),
-            ("a_folder", ["--flagfile=folder"], make_folder("folder"), ["folder"]),
-            (
-                "that_names_itself",
-                ["--flagfile=x.flags", "--no_such_flag"],
-                write("x.flags", "--flagfile=x.flags\n"),
-                [("x.flags", "no_such_flag")],
             ),
         )
     ),

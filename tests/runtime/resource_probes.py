@@ -49,16 +49,6 @@ def static_table_from_the_argument(x):
 
 
 @probe
-def static_table_in_a_function(x):
-    @tf.function
-    def positions(x):
-        values = tf.lookup.KeyValueTensorInitializer([1, 5, 6], [0, 1, 2])
-        return tf.lookup.StaticHashTable(values, -1).lookup(x)
-
-    return positions(x)
-
-
-@probe
 def table_of_a_mapped_data_set(x):
     values = tf.lookup.KeyValueTensorInitializer(x, tf.range(3))
     table = tf.lookup.StaticHashTable(values, -1)
@@ -89,13 +79,6 @@ def counts_in_a_loop(x):
     return tf.while_loop(
         lambda i, _: i < 3, body, (0, tf.zeros([3], tf.int32)), parallel_iterations=1
     )
-
-
-@probe
-def counts_in_a_data_set(x):
-    data = tf.data.Dataset.from_tensor_slices(x).repeat(2)
-    data = data.map(lambda y: count(y, mutable_table()))
-    return data.batch(6).get_single_element()
 
 
 @probe

@@ -210,7 +210,6 @@ def saved_rows(tmp_path, text):
             lambda text: text.replace("fedss,1", "fedss,\0"),
             "metrics.csv:3: (round is|line contains NUL)",
         ),
-        (lambda text: "", "found 0 rows"),
     ],
 )
 def test_lost_or_damaged_rows_of_saved_rounds_are_refused(tmp_path, change, message):

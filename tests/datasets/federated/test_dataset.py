@@ -179,17 +179,8 @@ def test_clients_without_examples_are_left_out():
     [
         ({"a": (np.zeros((2, 4, 5, 3)), [0, 1])}, TEST, {}, "has images float64"),
         ({"a": (TEST[0], TEST[1] / 1)}, TEST, {}, "and labels float64"),
-        ({"a": (TEST[0], [0, 1, 2])}, TEST, {}, r"and labels int64\[3\]"),
         ({"a": (TEST[0], [0, 1, 2, -1])}, TEST, {}, "whole numbers from 0 on"),
-        (CLIENTS, (TEST[0][:, :3], TEST[1]), {}, r"expected uint8\[N, 4, 5, 3\]"),
         (CLIENTS, (TEST[0] / np.float32(1), TEST[1]), {}, r"expected uint8\[N, 4"),
-        (CLIENTS, TEST, {"num_classes": 2}, "num_classes=2 must be at least"),
-        (
-            CLIENTS,
-            (TEST[0], TEST[1] + 1),
-            {},
-            "expected test images with labels in 0..2",
-        ),
     ],
 )
 def test_bad_arrays_are_named(clients, test, options, message):

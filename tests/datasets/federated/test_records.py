@@ -186,15 +186,6 @@ def test_a_changed_bit_is_found_by_the_checksums(build, paths, where):
         build(paths)
 
 
-def test_files_without_a_record_or_not_there(build, paths):
-    paths[1].write_bytes(b"")
-    with pytest.raises(InvalidInputError, match="1.tfrecord: found no record"):
-        build(paths)
-    paths[1].unlink()
-    with pytest.raises(InvalidInputError, match="damaged: No such file.*1.tfrecord"):
-        build(paths)
-
-
 # References.
 
 

@@ -283,9 +283,3 @@ def test_what_would_give_a_wrong_number_is_refused(toy, runs, damage, message):
     with pytest.raises(InvalidInputError) as error:
         page(toy, runs)
     assert message in str(error.value) and "\n" not in str(error.value)
-
-
-def test_a_folder_without_runs_of_the_table_is_refused(toy, tmp_path):
-    write(tmp_path / "runs", "another_1.0", 0, 0.5)
-    with pytest.raises(InvalidInputError, match="holds no run of pprn_0.1"):
-        page(toy, tmp_path / "runs")
