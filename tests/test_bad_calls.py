@@ -107,12 +107,12 @@ CALLS = [
     (lambda: build("small_cnn"), "feature_extractor_fn .* found 'small_cnn'"),
     (lambda: build(lambda shape: PHI()), "feature_extractor_fn .* without arguments"),
     (lambda: build(dense), "feature_extractor_fn must return a Keras model .*Dense"),
-    (lambda: build(lambda: None), "feature_extractor_fn must return .* found None"),
+    (lambda: build(lambda: None), "feature_extractor_fn must return .* not None"),
     (lambda: build(lambda: (PHI(), 3)), "feature_extractor_fn must return a Keras"),
     (lambda: build(KERAS.Sequential), "feature_extractor_fn must return .*Sequential"),
     (lambda: build(phi(dense())), r"must return .* to \(None, 2, 2, 3\)"),
     (lambda: build(two_inputs), r"must return .* from \[\(None, 4\), \(None, 4\)\]"),
-    (lambda: build(phi(dense(), shape=(None, 4))), r"of fixed size .*None, None, 4"),
+    (lambda: build(phi(dense(), shape=(None, 4))), r"must return .*None, None, 4"),
     (lambda: tasks.Classification(task().dataset, PHI()), "feature_extractor_fn must"),
     # n, seed, method
     (lambda: build(n=0), "num_classes=0 must be at least 1"),
@@ -131,17 +131,13 @@ CALLS = [
     (lambda: build(sets=ClassSets(5, -1)), "num_negatives=-1 must be at least 0"),
     (lambda: build(sets=ClassSets(0)), "max_positives=0 must be at least 1"),
     (lambda: build(sets=ClassSets([5])), r"max_positives=\[5\] must be a whole"),
-    (lambda: build(sets=ClassSets()), "fedss needs max_positives"),
+    (lambda: build(sets=ClassSets()), "max_positives=None must be a whole number"),
     (lambda: build(sets=ClassSets(5), method="neg_only"), "num_negatives=0 .* least 1"),
-    (lambda: build(method="pos_only"), "num_negatives=4: pos_only draws no negatives"),
+    (lambda: build(method="pos_only"), "num_negatives=4: pos_only takes none"),
     (lambda: ClassSets(requests="some"), "requests='some' must be one of"),
     (
-        lambda: build(sets=ClassSets(requests="union"), method="full_softmax"),
-        "requests='union' has no meaning",
-    ),
-    (
-        lambda: ClassSets(num_negatives=4, builder=class_sets.AllClasses(9)),
-        "num_negatives=4 has no meaning",
+        lambda: build(sets=ClassSets(None, 4, builder=class_sets.AllClasses(13))),
+        "num_negatives=4: a builder takes none",
     ),
     (
         lambda: build(sets=ClassSets(builder=class_sets.SampledClasses(5, 1, 2))),
@@ -157,7 +153,7 @@ CALLS = [
     ),
     (
         lambda: class_set_defences.builder("randomized_response", 13, 4, 5, epsilon=0),
-        "epsilon must be positive",
+        "epsilon=0 must be above 0",
     ),
     (
         lambda: class_sets.PopularClasses(3, 1, 1, [1, 1, 0]),
@@ -186,13 +182,13 @@ CALLS = [
         loss(KERAS.losses.SparseCategoricalCrossentropy(from_logits=True)),
         "loss_fn must be a function from .* found <keras",
     ),
-    (loss(lambda o, t, s: None), "loss_fn must give one number .* found None"),
+    (loss(lambda o, t, s: None), r"loss_fn must give one number .* found \(None"),
     (loss(lambda o, t, s: o), "loss_fn must give one number for each example"),
     (loss(lambda o, t, s: t), "loss_fn must give one number .*int32"),
     # Server update and optimizers
     (lambda: ServerUpdate(algorithms.build_sparse_sgdm), "optimizer of ServerUpdate"),
-    (lambda: ServerUpdate(client_weighting=lambda n: n * np.nan), "_weighting .* nan"),
-    (lambda: ServerUpdate(client_weighting=lambda n: -n), "client_weighting .* -1"),
+    (lambda: ServerUpdate(client_weighting=lambda n: n * np.nan), "_weighting.*nan"),
+    (lambda: ServerUpdate(client_weighting=lambda n: -n), "client_weighting.*-1"),
     (lambda: ServerUpdate(client_weighting="examples"), "one of .*num_examples"),
     (
         lambda: ServerUpdate(phi_aggregator=tff.aggregators.SumFactory()),
@@ -205,7 +201,7 @@ CALLS = [
         lambda: ServerUpdate(
             phi_aggregator=MEAN, joint_aggregator=PRIVATE, client_weighting="uniform"
         ),
-        "joint_aggregator aggregates phi and W: give no phi_aggregator",
+        "joint_aggregator replaces phi_ and rows_aggregator",
     ),
     (lambda: aggregation.SparseRowsFactory(0), "threshold=0 must be at least 1"),
     (lambda: private(clip=0.0), "clip=0.0 must be above 0"),
@@ -214,7 +210,7 @@ CALLS = [
     (lambda: private(clients_per_round=0), "clients_per_round=0 must be above 0"),
     (
         lambda: private(adaptive_clip=AdaptiveClip()),
-        "noise_multiplier=1.0 leaves nothing for the deltas",
+        "noise_multiplier=1.0 must be below 2 count_stddev",
     ),
     (lambda: private(adaptive_clip=AdaptiveClip(1.5)), "quantile=1.5 .* at most 1"),
     (lambda: algorithms.build_sparse_sgdm("1"), "learning_rate='1' must be a number"),
@@ -276,7 +272,7 @@ CALLS = [
     (lambda: tasks.Classification(PAIR, PHI), "dataset must be a FederatedDataset"),
     (lambda: run(algorithms.build_fedss), "process must be a LearningProcess"),
     (lambda: run(a_task=task().dataset), "task must be one of tasks"),
-    (lambda: run(build(n=14)), "process is for n = 14 .* task for 13"),
+    (lambda: run(build(n=14)), "process is for .*14, .* task for .*13, "),
     (lambda: run(cohort_size=9).run_round(), "cohort_size=9 must .* at most 3"),
     (lambda: run(cohort_size=1.5).run_round(), "cohort_size=1.5 must be a whole"),
     (

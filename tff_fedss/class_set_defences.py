@@ -72,8 +72,7 @@ class RandomizedResponse(class_sets.SampledClasses):
         self, num_classes: int, num_negatives: int, *args: Any, epsilon: float
     ):
         super().__init__(num_classes, num_negatives, *args)
-        if not epsilon > 0:
-            raise ValueError(f"epsilon must be positive, found {epsilon}.")
+        errors.check_range("epsilon", epsilon, 0, above=True)
         errors.check_range("num_negatives", num_negatives, 1, num_classes - 1)
         self.q = num_negatives / num_classes
         odds = self.q / (1 - self.q) * math.exp(min(epsilon, 700.0))

@@ -123,12 +123,7 @@ class SampledClasses(ClassSetBuilder):
         self._max_positives = max_positives
         self._correct = logit_correction == "inclusion" and num_negatives > 0
 
-    def build(
-        self,
-        labels: tf.Tensor,
-        seed: tf.Tensor,
-        permanent_seed: tf.Tensor | None = None,
-    ) -> ClassSet:
+    def build(self, labels, seed, permanent_seed=None) -> ClassSet:
         """Draws a set; raises InvalidArgumentError if P_k does not fit."""
         positives, others = split(labels, self.num_classes, self._max_positives)
         return self.draw(positives, others, seed, permanent_seed)
@@ -202,13 +197,7 @@ class PopularClasses(SampledClasses):
                 "each class."
             )
 
-    def draw(
-        self,
-        positives: tf.Tensor,
-        others: tf.Tensor,
-        seed: tf.Tensor,
-        permanent_seed: tf.Tensor | None = None,
-    ) -> ClassSet:
+    def draw(self, positives, others, seed, permanent_seed=None) -> ClassSet:
         """Draws the negatives, see the base class."""
         del permanent_seed
         none = tf.zeros_like(positives, tf.float64)
@@ -364,12 +353,7 @@ class AllClasses(ClassSetBuilder):
         errors.check_range("num_classes", num_classes, 1, whole=True)
         super().__init__(num_classes, num_classes, True)
 
-    def build(
-        self,
-        labels: tf.Tensor,
-        seed: tf.Tensor,
-        permanent_seed: tf.Tensor | None = None,
-    ) -> ClassSet:
+    def build(self, labels, seed, permanent_seed=None) -> ClassSet:
         """Returns the set of all classes; nothing is drawn."""
         del seed, permanent_seed
         keys, everything = tf.range(self.num_classes), tf.ones([self.size], tf.bool)

@@ -69,7 +69,15 @@ def io_error(
 
 
 @contextlib.contextmanager
-def writing(path: str | os.PathLike) -> Iterator[None]:
+def doing(path: str | os.PathLike, what: str) -> Iterator[None]:
+    """Converts an OSError of the body into that of `io_error`, which names the file."""
+    try:
+        yield
+    except OSError as error:
+        raise io_error(error, path, what) from error
+
+
+def writing(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
     """Converts a failure to write in the body into an error that names the file.
 
     Args:
@@ -79,10 +87,12 @@ def writing(path: str | os.PathLike) -> Iterator[None]:
         InvalidInputError: If there can be no such file.
         RunStoppedError: If the disk is full, or the system forbids it.
     """
-    try:
-        yield
-    except OSError as error:
-        raise io_error(error, path, "cannot be written") from error
+    return doing(path, "cannot be written")
+
+
+def reading(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
+    """Converts a failure to read in the body into an error that names the file."""
+    return doing(path, "cannot be read")
 
 
 def make_folder(path: str | os.PathLike, name: str | None = None) -> pathlib.Path:
@@ -96,12 +106,12 @@ def make_folder(path: str | os.PathLike, name: str | None = None) -> pathlib.Pat
         InvalidInputError: If there can be no such folder.
         RunStoppedError: If it cannot be made.
     """
-    try:
-        os.makedirs(path, exist_ok=True)
-    except OSError as error:
-        if isinstance(error, FileExistsError):
-            error = NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
-        raise io_error(error, name or path, "cannot be created") from error
+    with doing(name or path, "cannot be created"):
+        try:
+            os.makedirs(path, exist_ok=True)
+        except FileExistsError:
+            reason = errno.ENOTDIR, os.strerror(errno.ENOTDIR)
+            raise NotADirectoryError(*reason) from None
     return pathlib.Path(path)
 
 
@@ -157,18 +167,9 @@ def read_bytes(path: str | os.PathLike) -> bytes:
 
 def read_if_there(path: str | os.PathLike) -> bytes | None:
     """Reads a file, see `read_bytes`; None if there is no such file."""
-    try:
+    with reading(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
         return pathlib.Path(path).read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise io_error(error, path, "cannot be read") from error
-
-
-def read_text(path: str | os.PathLike) -> str | None:
-    """Reads a text in UTF-8, see `decoded`; None if there is no such file."""
-    content = read_if_there(path)
-    return None if content is None else decoded(content, path)
+    return None
 
 
 def read_lines(path: str | os.PathLike) -> list[str]:
@@ -255,15 +256,15 @@ def csv_table(
     _, header = next(rows, ("", []))
     header = [column.strip() for column in header]
     if not set(columns) <= set(header) or len(set(header)) < len(header):
+        expected, found = map(delimiter.join, (columns, header))
         raise InvalidInputError(
-            f"{name}:1: expected the columns {delimiter.join(columns)}, once each; "
-            f"found {delimiter.join(header) or 'nothing'}."
+            f"{name}:1: expected the columns {expected}, once each; "
+            f"found {found or 'nothing'}."
         )
     for where, row in rows:
         if len(row) != len(header):
-            raise InvalidInputError(
-                f"{where}: found {len(row)} fields; the header has {len(header)}."
-            )
+            found = f"found {len(row)} fields; the header has {len(header)}"
+            raise InvalidInputError(f"{where}: {found}.")
         yield where, dict(zip(header, row, strict=True))
 
 
@@ -307,9 +308,8 @@ def whole_number(
         InvalidInputError: If it is no such number.
     """
     if not (text.isdecimal() and low <= int(text) <= high):
-        raise InvalidInputError(
-            f"{where}: the {what} {text!r} is not in {low}..{high}."
-        )
+        found = f"the {what} {text!r}"
+        raise InvalidInputError(f"{where}: {found} is not in {low}..{high}.")
     return int(text)
 
 

@@ -510,7 +510,7 @@ def test_layers_that_draw_from_no_seed_of_ours_are_refused(layer):
 
 
 def test_other_initial_weights_at_each_call_are_refused():
-    with pytest.raises(ValueError, match="initial weights at each call.*seed=0"):
+    with pytest.raises(ValueError, match="other weights each time.*seed=0"):
         build(phi=lambda: features_with(tf.keras.layers.Dense(EMBEDDING_DIM)))
 
 

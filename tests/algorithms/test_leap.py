@@ -104,7 +104,7 @@ def test_an_embedding_resumes_bit_for_bit(data):
 
 
 def test_too_few_classes_for_a_mini_batch_are_refused(data):
-    with pytest.raises(ValueError, match="clusters_per_batch=6 must be at most 5"):
+    with pytest.raises(ValueError, match="clusters_per_batch=6 must .* at most 5"):
         embedding(data, clusters_per_batch=6)
 
 
@@ -210,7 +210,7 @@ def test_losses_that_are_not_finite_end_the_training_at_once(data, pace):
     state[-1] = np.full_like(state[-1], np.nan)
     state[5] = np.full_like(state[5], np.nan)
     ours.set_state(state)
-    with pytest.raises(RunStoppedError, match="diverged in epoch 1: the loss"):
+    with pytest.raises(RunStoppedError, match="diverged in epoch 1: a loss"):
         ours.update()
 
 

@@ -218,5 +218,5 @@ def test_bad_sizes_are_named():
         build(4).update(*batch(0, examples=2))
     with pytest.raises(ValueError, match="num_strata=8 must be at least 9"):
         build(9)
-    with pytest.raises(ValueError, match="num_strata=8 .* at most n=5"):
+    with pytest.raises(ValueError, match="num_strata=8 .* at most 5"):
         build(2, num_classes=5)

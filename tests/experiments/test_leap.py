@@ -162,7 +162,7 @@ def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
 @pytest.mark.parametrize(
     "flag, message",
     [
-        ("--clusters_per_batch=6", "--clusters_per_batch=6 must be at most 5"),
+        ("--clusters_per_batch=6", "--clusters_per_batch=6 must be at least 1 and"),
         ("--num_train=61", "num_train=61 must be at least 3 and at most 60"),
     ],
 )

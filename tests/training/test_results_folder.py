@@ -101,7 +101,7 @@ def test_other_flags_are_refused_with_the_difference(tmp_path):
 
 def test_a_folder_of_something_else_is_refused(tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(InvalidInputError, match="not a run's folder"):
+    with pytest.raises(InvalidInputError, match="holds files but no flags.txt"):
         ResultsFolder(tmp_path, FLAGS)
 
 
@@ -198,7 +198,7 @@ def saved_rows(tmp_path, text):
 @pytest.mark.parametrize(
     "change, message",
     [
-        (None, "the rounds 0 to 2 of fedss, each once, .* found 0"),
+        (None, "the rounds 0 to 2 of fedss, .* found 0"),
         (lambda text: text.replace("fedss,1", "fedss,7"), "found 2 rows"),
         (lambda text: text + "fedss,2" + "," * 3 + "\n", "found 4 rows"),
         (lambda text: text.replace("0.5", "half"), "metrics.csv:2: loss is 'half'"),

@@ -9,7 +9,7 @@ import tensorflow_federated as tff
 
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.training import Progress, draws, progress
-from tff_fedss.training.divergence import DivergenceGuard
+from tff_fedss.training.loop import DivergenceGuard
 
 IDS = [f"client_{i}" for i in range(30)]
 

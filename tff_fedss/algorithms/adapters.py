@@ -62,16 +62,14 @@ class WrappedRowsFactory(tff.aggregators.WeightedAggregationFactory):
         self.inner = inner
         self.allows_no_clients = getattr(inner, "allows_no_clients", False)
         self._outer = wrap(_KeyedFactory(inner))
-        if not isinstance(self._outer, tff.aggregators.WeightedAggregationFactory):
-            raise TypeError(
-                "wrap must give a weighted factory around the one that it gets, such "
-                "as lambda mean: tff.aggregators.clipping_factory(1.0, mean), found "
-                f"{self._outer!r}."
-            )
+        errors.check_kind(
+            "the result of wrap",
+            self._outer,
+            tff.aggregators.WeightedAggregationFactory,
+            "a weighted factory around the one that wrap gets",
+        )
 
-    def create(
-        self, value_type: tff.Type, weight_type: tff.Type
-    ) -> tff.templates.AggregationProcess:
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """Creates a process whose result is that of the inner factory."""
 
         @tff.tensorflow.computation(value_type, weight_type)
@@ -85,7 +83,9 @@ class WrappedRowsFactory(tff.aggregators.WeightedAggregationFactory):
             values, keyed = tff.federated_map(set_keys_aside, (value, weight))
             return process.next(state, values, keyed)
 
-        return aggregation.around(process, next_round, value_type, weight_type)
+        return aggregation.process_of(
+            process.initialize, next_round, value_type, weight_type
+        )
 
 
 class _KeyedWeight(NamedTuple):
@@ -101,9 +101,7 @@ class _KeyedFactory(tff.aggregators.WeightedAggregationFactory):
     def __init__(self, inner: aggregation.Factory | None):
         self._inner = inner
 
-    def create(
-        self, value_type: tff.Type, weight_type: tff.Type
-    ) -> tff.templates.AggregationProcess:
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         @tff.tensorflow.computation(value_type, weight_type)
         def join(value, keyed):
             rows = SparseRows(keyed.keys, _w_of(value))
@@ -117,7 +115,9 @@ class _KeyedFactory(tff.aggregators.WeightedAggregationFactory):
             sparse, plain = tff.federated_map(join, (value, weight))
             return process.next(state, sparse, plain)
 
-        return aggregation.around(process, next_round, value_type, weight_type)
+        return aggregation.process_of(
+            process.initialize, next_round, value_type, weight_type
+        )
 
 
 class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
@@ -148,9 +148,7 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
         errors.check_range("union_size", union_size, 1)
         self._union_size = union_size
 
-    def create(
-        self, value_type: tff.Type, weight_type: tff.Type
-    ) -> tff.templates.AggregationProcess:
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """Creates the process.
 
         Raises:
@@ -183,11 +181,8 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
             align.type_signature.result, weight_type
         )
         if "dp_event" in str(process.initialize.type_signature.result):
-            raise ValueError(
-                "inner adds noise, and would add it to the rows of the union alone, "
-                "where a row that changes reveals its client: give TFF's "
-                "DifferentiallyPrivateFactory to NoisedRowsFactory instead."
-            )
+            # On the rows of the union alone, where a changed row reveals its client.
+            raise ValueError("inner adds noise: give it to NoisedRowsFactory instead.")
         result_type = process.next.type_signature.result.result.member
 
         @tff.tensorflow.computation(result_type, list_type)
@@ -206,7 +201,9 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
                 output.measurements,
             )
 
-        return aggregation.around(process, next_round, value_type, weight_type)
+        return aggregation.process_of(
+            process.initialize, next_round, value_type, weight_type
+        )
 
 
 class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
@@ -239,19 +236,18 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
     def __init__(
         self, private: tff.aggregators.DifferentiallyPrivateFactory, num_classes: int
     ):
-        if not isinstance(private, tff.aggregators.DifferentiallyPrivateFactory):
-            raise TypeError(
-                "private must be a tff.aggregators.DifferentiallyPrivateFactory, found "
-                f"{private!r}."
-            )
-        # TFF gives no public access to a factory's arguments.
-        if not isinstance(
-            private._record_aggregation_factory, tff.aggregators.SumFactory
-        ):
-            raise ValueError(
-                "private has a record_aggregation_factory, which cannot add sparse "
-                "rows: leave it out."
-            )
+        errors.check_kind(
+            "private",
+            private,
+            tff.aggregators.DifferentiallyPrivateFactory,
+            "a tff.aggregators.DifferentiallyPrivateFactory",
+        )
+        errors.check_kind(
+            "record_aggregation_factory of private",
+            private._record_aggregation_factory,  # TFF has no public access to it.
+            tff.aggregators.SumFactory,
+            "left out, since others cannot add sparse rows",
+        )
         self._query = private._query
         self._num_classes = num_classes
 
@@ -288,10 +284,6 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
             lambda: tff.federated_eval(initial_state, tff.SERVER)
         )
 
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-        )
         def next_round(state, value):
             bounds = tff.federated_broadcast(tff.federated_map(bounds_of, state))
             rest, w = tff.federated_map(record_of, (bounds, value))
@@ -301,7 +293,7 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
                 *tff.federated_map(add_noise, (state, tff.federated_sum(rest), w_sum))
             )
 
-        return tff.templates.AggregationProcess(initialize, next_round)
+        return aggregation.process_of(initialize, next_round, value_type)
 
 
 def _sum_of_records(query: Any, value_type: tff.Type) -> tuple[Any, int]:

@@ -6,7 +6,6 @@ their measurements among the metrics of a round.
 """
 
 import collections
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -82,9 +81,7 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
         self._threshold = threshold
         self._denominator = denominator
 
-    def create(
-        self, value_type: tff.Type, weight_type: tff.Type
-    ) -> tff.templates.AggregationProcess:
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """Creates a stateless process whose result is `SparseRows` of any size."""
         threshold, denominator = self._threshold, self._denominator
         _, embedding_dim = value_type.rows.shape
@@ -123,11 +120,6 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
         def initialize():
             return tff.federated_value((), tff.SERVER)
 
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
         def next_round(state, value, weight):
             updates = tff.federated_zip((value, weight))
             result, measured = tff.federated_aggregate(
@@ -135,7 +127,7 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
             )
             return tff.templates.MeasuredProcessOutput(state, result, measured)
 
-        return tff.templates.AggregationProcess(initialize, next_round)
+        return process_of(initialize, next_round, value_type, weight_type)
 
 
 def drop_rare_rows(
@@ -178,9 +170,7 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
         self.inner = check_factory("inner", inner)
         self._num_classes = num_classes
 
-    def create(
-        self, value_type: tff.Type, weight_type: tff.Type
-    ) -> tff.templates.AggregationProcess:
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """Creates a process whose result is float32[n, d]."""
         num_classes = self._num_classes
         _, embedding_dim = value_type.rows.shape
@@ -198,7 +188,7 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
         def next_round(state, value, weight):
             return process.next(state, tff.federated_map(scatter, value), weight)
 
-        return around(process, next_round, value_type, weight_type)
+        return process_of(process.initialize, next_round, value_type, weight_type)
 
 
 class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
@@ -213,9 +203,7 @@ class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
         self._phi = weighted(phi)
         self._w = weighted(w)
 
-    def create(
-        self, value_type: tff.Type, weight_type: tff.Type
-    ) -> tff.templates.AggregationProcess:
+    def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """Creates a process over `ModelDelta`."""
         phi = self._phi.create(value_type.phi, weight_type)
         w = self._w.create(value_type.w, weight_type)
@@ -227,11 +215,6 @@ class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
         def initialize():
             return both(phi.initialize(), w.initialize())
 
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-            tff.FederatedType(weight_type, tff.CLIENTS),
-        )
         def next_round(state, value, weight):
             of_phi = phi.next(state["phi"], value.phi, weight)
             of_w = w.next(state["w"], value.w, weight)
@@ -241,7 +224,7 @@ class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
                 both(of_phi.measurements, of_w.measurements),
             )
 
-        return tff.templates.AggregationProcess(initialize, next_round)
+        return process_of(initialize, next_round, value_type, weight_type)
 
 
 def default_factory(value_type: tff.Type) -> tff.aggregators.WeightedAggregationFactory:
@@ -251,24 +234,19 @@ def default_factory(value_type: tff.Type) -> tff.aggregators.WeightedAggregation
     return SparseRowsFactory() if hasattr(value_type, "rows") else mean_factory()
 
 
-def around(
-    process: tff.templates.AggregationProcess,
-    next_round: Callable[[Any, Any, Any], Any],
-    value_type: tff.Type,
-    weight_type: tff.Type,
+def process_of(
+    initialize: tff.Computation, next_round: Callable[..., Any], *client_types: tff.Type
 ) -> tff.templates.AggregationProcess:
-    """Wraps a process: the same state, other values and weights.
+    """Makes an aggregation process.
 
-    `next_round` maps (state, clients' values, their weights) to what the `next` of the
-    process returns, inside a `tff.federated_computation`.
+    `next_round` maps (state, clients' values of each type: the value, and the weight if
+    the process has one) to a `MeasuredProcessOutput`.
     """
+    types = [tff.FederatedType(t, tff.CLIENTS) for t in client_types]
     typed = tff.federated_computation(
-        next_round,
-        process.initialize.type_signature.result,
-        tff.FederatedType(value_type, tff.CLIENTS),
-        tff.FederatedType(weight_type, tff.CLIENTS),
+        next_round, initialize.type_signature.result, *types
     )
-    return tff.templates.AggregationProcess(process.initialize, typed)
+    return tff.templates.AggregationProcess(initialize, typed)
 
 
 def weighted(factory: Factory) -> tff.aggregators.WeightedAggregationFactory:
@@ -292,11 +270,8 @@ def check_factory(name: str, factory: Any) -> Factory:
     Raises:
         TypeError: If it is none; the message names the argument `name`.
     """
-    if not isinstance(factory, Factory):
-        raise TypeError(
-            f"{name} must be a factory of tff.aggregators, such as "
-            f"tff.aggregators.MeanFactory(), found {factory!r}."
-        )
+    wanted = "a factory of tff.aggregators, such as tff.aggregators.MeanFactory()"
+    errors.check_kind(name, factory, Factory, wanted)
     return factory
 
 
@@ -310,18 +285,10 @@ def check_weighting(client_weighting: ClientWeighting) -> ClientWeighting:
         return client_weighting.name.lower()
     if callable(client_weighting):
         for num_examples in (1.0, 2.0, 32.0, 1000.0):
-            weight = client_weighting(tf.constant(num_examples))
-            if not 0 <= float(weight) < math.inf:
-                raise ValueError(
-                    "client_weighting must give finite weights of at least 0, found "
-                    f"{float(weight)} for n_k = {num_examples:g}."
-                )
-    elif client_weighting not in CLIENT_WEIGHTINGS:
-        raise ValueError(
-            f"client_weighting must be one of {CLIENT_WEIGHTINGS}, of "
-            "tff.learning.ClientWeighting or a function from n_k, float32[], to a "
-            f"weight, found {client_weighting!r}."
-        )
+            weight = float(client_weighting(tf.constant(num_examples)))
+            errors.check_range(f"client_weighting({num_examples:g})", weight, 0)
+    else:
+        errors.check_choice("client_weighting", client_weighting, CLIENT_WEIGHTINGS)
     return client_weighting
 
 

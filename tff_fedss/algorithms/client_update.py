@@ -298,10 +298,8 @@ def check_draws(training: tff.Computation) -> None:
         for node in function.node_def:
             if _DRAWS.match(node.op):
                 raise ValueError(
-                    f"The client's training draws at random ({node.name}) without "
-                    "the client's seed: two runs with one seed would differ. For "
-                    "dropout in phi use models.CountedDropout; augment images in "
-                    "the data set."
+                    f"Training draws at random ({node.name}) without the client's seed:"
+                    " use models.CountedDropout, and augment images in the data set."
                 )
 
 
@@ -324,10 +322,8 @@ def check_loss(loss_fn: Callable[..., tf.Tensor] | None, size: int) -> None:
     found = loss_fn(tf.zeros([2, size]), tf.zeros([2], tf.int32), class_set)
     kind = getattr(found, "dtype", found), getattr(found, "shape", None)
     if kind != (tf.float32, [2]):
-        raise ValueError(
-            "loss_fn must give one number for each example, float32[examples], found "
-            f"{kind[0]!r} of shape {kind[1]} for two examples."
-        )
+        wanted = "one number for each example, float32[examples]"
+        raise ValueError(f"loss_fn must give {wanted}, found {kind} for two examples.")
 
 
 def _count(mask: tf.Tensor) -> tf.Tensor:

@@ -297,12 +297,9 @@ def compose_dataset_computation(
     client_type = collections.OrderedDict(
         tff.structure.iter_elements(clients_type.member)
     )
-    made = dataset_computation.type_signature.result
-    if not client_type["data"].is_assignable_from(made):
-        raise TypeError(
-            f"dataset_computation must give {client_type['data']}, the data that "
-            f"clients of the process have, found {made}."
-        )
+    expected, made = client_type["data"], dataset_computation.type_signature.result
+    if not expected.is_assignable_from(made):
+        raise TypeError(f"dataset_computation must give {expected}, found {made}.")
     client_type["data"] = dataset_computation.type_signature.parameter
 
     @tff.tensorflow.computation(client_type)
@@ -334,18 +331,15 @@ def _inspect(
         )
         are_shapes = isinstance(input_shape, tuple) and isinstance(output_shape, tuple)
         if not are_shapes or None in input_shape[1:] or len(output_shape) != 2:
-            raise ValueError(
-                "feature_extractor_fn must return a Keras model from [examples, ...] "
-                "of fixed size to [examples, d], found "
-                f"{model!r:.70} from {input_shape} to {output_shape}."
-            )
+            found = f"{model!r:.70} from {input_shape} to {output_shape}"
+            wanted = "a Keras model from [examples, ...] of fixed size to [examples, d]"
+            raise ValueError(f"feature_extractor_fn must return {wanted}, not {found}.")
         counts = {id(v) for d in models.counted_dropouts(model) for v in d.weights}
         others = [v for v in model.non_trainable_variables if id(v) not in counts]
         if others:
             raise ValueError(
-                "The feature extractor must have trainable weights only: found "
-                f"{[v.name for v in others]}. Use GroupNorm instead of BatchNorm "
-                "(FedSS, A.2)."
+                f"phi has weights that are not trainable, {[v.name for v in others]}: "
+                "use GroupNorm instead of BatchNorm (FedSS, A.2)."
             )
         weights = _initial_values(model.trainable_variables)
     return input_shape[1:], output_shape[1], weights
@@ -355,11 +349,8 @@ def _check_seeds(model: tf.keras.Model, initial_weights: Sequence[np.ndarray]) -
     """Checks in the default graph that phi has the initial weights that it had."""
     again = _initial_values(model.trainable_variables)
     if not all(map(np.array_equal, initial_weights, again)):
-        raise ValueError(
-            "feature_extractor_fn gives different initial weights at each call: "
-            "give each of its initializers a seed, such as "
-            "kernel_initializer=tf.keras.initializers.GlorotUniform(seed=0)."
-        )
+        cure = "give its initializers seeds, such as GlorotUniform(seed=0)"
+        raise ValueError(f"feature_extractor_fn gives other weights each time: {cure}.")
 
 
 def _initial_values(variables: Sequence[tf.Variable]) -> list[np.ndarray]:

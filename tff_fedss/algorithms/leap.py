@@ -30,7 +30,7 @@ import tensorflow as tf
 from tff_fedss import losses, models, seeds
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
 from tff_fedss.datasets.central.augmentation import AUGMENTATIONS, Augmentation
-from tff_fedss.errors import InvalidInputError, RunStoppedError
+from tff_fedss.errors import RunStoppedError, check_range
 from tff_fedss.samplers import self_paced
 
 # Keep the draws of student and embedding apart if they have the same seed.
@@ -125,8 +125,8 @@ class SelfPacedStudent(InPlace):
             example_losses = losses.softmax_loss(logits, self._labels).numpy()
             if not np.isfinite(example_losses).all():
                 raise RunStoppedError(
-                    f"the student has diverged in epoch {self.epoch}: the loss of a "
-                    "training example is not finite. Try a smaller learning rate."
+                    f"the student has diverged in epoch {self.epoch}: a loss is not "
+                    "finite. Try a smaller learning rate."
                 )
             clusters = self._clusters_fn()
             is_empty = True
@@ -210,11 +210,7 @@ class MagnetSettings:
     def __post_init__(self):
         # A neighbourhood: a cluster, and clusters of other classes.
         most = self.clusters_per_class * (self.num_classes - 1) + 1
-        if self.clusters_per_batch > most:
-            raise InvalidInputError(
-                f"clusters_per_batch={self.clusters_per_batch} must be at most {most}: "
-                "the number of clusters of other classes than the first, plus one."
-            )
+        check_range("clusters_per_batch", self.clusters_per_batch, 1, most)
 
 
 class MagnetEmbedding(InPlace):
@@ -296,9 +292,8 @@ class MagnetEmbedding(InPlace):
         ).numpy()
         if not np.isfinite(example_losses).all():
             raise RunStoppedError(
-                f"the embedding network has diverged in step {self.num_steps + 1}: its "
-                "Magnet loss is not finite. Try a smaller learning rate for it, or a "
-                "smaller alpha."
+                f"the embedding network has diverged in step {self.num_steps + 1}. Try "
+                "a smaller learning rate for it, or a smaller alpha."
             )
         self._losses[examples] = example_losses
         self.num_steps += 1

@@ -65,9 +65,7 @@ class _SparseSGDM(tff.learning.optimizers.Optimizer):
             state[_ACCUMULATOR] = tf.nest.map_structure(_zeros, specs)
         return state
 
-    def next(
-        self, state: collections.OrderedDict[str, Any], weights: Any, gradients: Any
-    ) -> tuple[collections.OrderedDict[str, Any], Any]:
+    def next(self, state, weights, gradients):
         learning_rate = state[_LEARNING_RATE]
         if _MOMENTUM not in state:
             steps = tf.nest.map_structure(
@@ -82,16 +80,10 @@ class _SparseSGDM(tff.learning.optimizers.Optimizer):
         )
         return collections.OrderedDict(state, **{_ACCUMULATOR: velocity}), weights
 
-    def get_hparams(
-        self, state: collections.OrderedDict[str, Any]
-    ) -> collections.OrderedDict[str, Any]:
+    def get_hparams(self, state) -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict((k, state[k]) for k in self._hparams)
 
-    def set_hparams(
-        self,
-        state: collections.OrderedDict[str, Any],
-        hparams: collections.OrderedDict[str, Any],
-    ) -> collections.OrderedDict[str, Any]:
+    def set_hparams(self, state, hparams) -> collections.OrderedDict[str, Any]:
         return collections.OrderedDict(state, **hparams)
 
 
@@ -229,10 +221,8 @@ def with_rate(
         return state
     hparams = optimizer.get_hparams(state)
     if _LEARNING_RATE not in hparams:
-        raise ValueError(
-            f"learning_rate_fn: {type(optimizer).__name__} has no learning rate in "
-            "its state, as those of tff.learning.optimizers do."
-        )
+        kind = type(optimizer).__name__
+        raise ValueError(f"learning_rate_fn: {kind} has no learning rate in its state.")
     rate = tf.cast(learning_rate_fn(round_num), tf.float32)
     return optimizer.set_hparams(
         state, collections.OrderedDict(hparams, **{_LEARNING_RATE: rate})

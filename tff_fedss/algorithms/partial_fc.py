@@ -33,7 +33,7 @@ from tff_fedss import losses, models
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
 from tff_fedss.algorithms.rf_softmax import Encoder
 from tff_fedss.algorithms.shard_softmax import ShardSoftmax
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import check_range
 from tff_fedss.runtime import DeviceMesh, balanced_bounds
 from tff_fedss.samplers import ShardSample, ShardSampler
 
@@ -86,11 +86,7 @@ class PartialFC(InPlace):
             InvalidInputError: If there are more strata than classes, or devices than
                 strata.
         """
-        if not len(mesh) <= num_strata <= num_classes:
-            raise InvalidInputError(
-                f"num_strata={num_strata} must be at least {len(mesh)}, as there are "
-                f"devices, and at most n={num_classes}."
-            )
+        check_range("num_strata", num_strata, len(mesh), num_classes)
         self._num_steps = 0
         self._encoder = encoder
         self._mesh = mesh

@@ -56,17 +56,16 @@ def build_aggregation(
     def next_round(state, value, weight):
         return process.next(state, value, tff.federated_map(weigh, weight))
 
-    return aggregation.around(process, next_round, delta_type, weight_type)
+    return aggregation.process_of(
+        process.initialize, next_round, delta_type, weight_type
+    )
 
 
 def _check_takes_rows(name: str, factory: aggregation.Factory | None) -> None:
     """Checks that a factory is not one of TFF's, which would also add up keys."""
     if type(factory).__module__.startswith("tensorflow_federated."):
-        raise TypeError(
-            f"{name} is TFF's {type(factory).__name__}, which does not take the keys "
-            "of sparse rows: wrap it in a factory of tff_fedss.algorithms.adapters, "
-            "such as UnionRowsFactory(factory, union_size)."
-        )
+        cure = "wrap it by algorithms.adapters, such as UnionRowsFactory"
+        raise TypeError(f"{name} is TFF's {type(factory).__name__}: {cure}.")
 
 
 def build_step(update: settings.ServerUpdate) -> tff.Computation:

@@ -7,11 +7,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tff_fedss import class_sets, errors, models
-from tff_fedss.algorithms import (
-    aggregation,
-    exchange,
-    optimizers,
-)
+from tff_fedss.algorithms import aggregation, exchange, optimizers
 
 Optimizer = tff.learning.optimizers.Optimizer
 LearningRateFn = Callable[[tf.Tensor], tf.Tensor]
@@ -52,11 +48,6 @@ class ClassSets:
             class_sets.ClassSetBuilder | None,
             "a class_sets.ClassSetBuilder",
         )
-        if self.builder is not None and self.num_negatives:
-            raise ValueError(
-                f"num_negatives={self.num_negatives} has no meaning with a builder, "
-                "which draws the negatives."
-            )
 
     def builder_of(self, method: str, num_classes: int) -> class_sets.ClassSetBuilder:
         """Returns the class set builder of one of `fedss.METHODS`, for n classes.
@@ -64,28 +55,19 @@ class ClassSets:
         Raises:
             ValueError: If the settings do not suit the method or n.
         """
-        if self.num_negatives and method in ("pos_only", "full_softmax"):
-            raise ValueError(
-                f"num_negatives={self.num_negatives}: {method} draws no negatives."
-            )
+        takes_none = self.builder or method in ("pos_only", "full_softmax")
+        if self.num_negatives and takes_none:
+            who = "a builder" if self.builder else method
+            raise ValueError(f"num_negatives={self.num_negatives}: {who} takes none.")
         builder = self.builder or self._builder_of(method, num_classes)
         if builder.num_classes != num_classes:
-            raise ValueError(
-                f"builder is for {builder.num_classes} classes, "
-                f"num_classes={num_classes}."
-            )
-        if builder.is_everything and self.requests != "sampled":
-            raise ValueError(
-                f"requests={self.requests!r} has no meaning where a client asks for "
-                "all classes."
-            )
+            found = builder.num_classes
+            raise ValueError(f"builder is for {found} classes, {num_classes=}.")
         return builder
 
     def _builder_of(self, method: str, num_classes: int) -> class_sets.ClassSetBuilder:
         if method == "full_softmax":
             return class_sets.AllClasses(num_classes)
-        if self.max_positives is None:
-            raise ValueError(f"{method} needs max_positives, the largest |P_k|.")
         if method == "neg_only":
             errors.check_range("num_negatives", self.num_negatives, 1)
         return class_sets.SampledClasses(
@@ -194,20 +176,13 @@ class ServerUpdate:
         weighting = aggregation.check_weighting(self.client_weighting)
         object.__setattr__(self, "client_weighting", weighting)
         if self.joint_aggregator and (self.phi_aggregator or self.rows_aggregator):
-            raise ValueError(
-                "joint_aggregator aggregates phi and W: give no phi_aggregator and "
-                "no rows_aggregator with it."
-            )
+            raise ValueError("joint_aggregator replaces phi_ and rows_aggregator.")
         for name in ("phi_aggregator", "rows_aggregator", "joint_aggregator"):
             factory = getattr(self, name)
             if factory is None:
                 continue
             aggregation.check_factory(name, factory)
-            if self.client_weighting != "uniform" and not aggregation.uses_weights(
-                factory
-            ):
-                inner = getattr(factory, "inner", factory)
-                raise ValueError(
-                    f"{name} is a {type(inner).__name__}, which ignores weights: "
-                    'also give client_weighting="uniform".'
-                )
+            if weighting != "uniform" and not aggregation.uses_weights(factory):
+                inner = type(getattr(factory, "inner", factory)).__name__
+                cure = 'which ignores weights: give client_weighting="uniform"'
+                raise ValueError(f"{name} is a {inner}, {cure}.")

@@ -7,6 +7,7 @@ are kept for the gradient, up to `_KEPT_BYTES`; the others are computed twice, s
 the memory of a step is bounded for any sample size.
 """
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -38,6 +39,7 @@ class KeptExponentials(NamedTuple):
     num_chunks: tf.Tensor
 
 
+@dataclasses.dataclass(frozen=True, eq=False)
 class ShardSoftmax:
     """The rows of W on one device, their momentum and their update.
 
@@ -52,22 +54,12 @@ class ShardSoftmax:
             matters only for how fast its direction changes.
     """
 
-    def __init__(
-        self,
-        weights: tf.Variable,
-        momentums: tf.Variable,
-        margin: losses.Margin,
-        *,
-        learning_rate: float,
-        momentum: float,
-        weight_decay: float = 0.0,
-    ):
-        self._weights = weights
-        self._momentums = momentums
-        self._margin = margin
-        self._learning_rate = learning_rate
-        self._momentum = momentum
-        self._weight_decay = weight_decay
+    weights: tf.Variable
+    momentums: tf.Variable
+    margin: losses.Margin
+    learning_rate: float
+    momentum: float
+    weight_decay: float = 0.0
 
     def target_cosines(self, features: tf.Tensor, sample: ShardSample) -> tf.Tensor:
         """Computes cos(x_i, w_{y_i}) where y_i is a class of this shard, else 0.
@@ -80,7 +72,7 @@ class ShardSoftmax:
             float32[examples].
         """
         ids = tf.maximum(sample.labels, 0)
-        rows = models.unit(tf.gather(self._weights, ids))
+        rows = models.unit(tf.gather(self.weights, ids))
         cosines = tf.reduce_sum(features * rows, 1)
         return tf.where(sample.labels >= 0, cosines, 0.0)
 
@@ -109,7 +101,7 @@ class ShardSoftmax:
 
         def add(chunk, ids, sums):
             highest, total, values, maxima = sums
-            logits = self._logits(features, _unit(tf.gather(self._weights, ids))[0])
+            logits = self._logits(features, _unit(tf.gather(self.weights, ids))[0])
             highest, total, exponentials = _accumulate(highest, total, logits)
             kept = tf.cond(
                 chunk < num_kept,
@@ -124,7 +116,7 @@ class ShardSoftmax:
             )
 
         nothing = tf.zeros_like(target_logits)
-        positive_rows = _unit(tf.gather(self._weights, sample.positives))[0]
+        positive_rows = _unit(tf.gather(self.weights, sample.positives))[0]
         is_target = _is_target(sample)
         logits = tf.where(
             is_target,
@@ -168,7 +160,7 @@ class ShardSoftmax:
         ones = tf.ones_like(shift)
 
         def descend_negatives(chunk, ids, sums):
-            weights = tf.gather(self._weights, ids)
+            weights = tf.gather(self.weights, ids)
             exponentials, factors = tf.cond(
                 chunk < kept.num_chunks,
                 lambda: (
@@ -182,13 +174,13 @@ class ShardSoftmax:
                     ones,
                 ),
             )
-            factors *= self._margin.scale
+            factors *= self.margin.scale
             return (
                 sums[0] + self._update(ids, weights, exponentials, factors, features),
             )
 
         ids = sample.positives
-        weights = tf.gather(self._weights, ids)
+        weights = tf.gather(self.weights, ids)
         is_target = _is_target(sample)
         logits = tf.where(
             is_target,
@@ -197,13 +189,13 @@ class ShardSoftmax:
         )
         slopes = tf.exp(logits - shift[:, tf.newaxis])
         slopes -= tf.where(is_target, example_weights[:, tf.newaxis], 0.0)
-        slopes *= tf.where(is_target, target_slopes[:, tf.newaxis], self._margin.scale)
+        slopes *= tf.where(is_target, target_slopes[:, tf.newaxis], self.margin.scale)
         sums = (self._update(ids, weights, slopes, ones, features),)
         (gradient,) = _over_chunks(sample.negatives, descend_negatives, sums)
         return gradient
 
     def _logits(self, features: tf.Tensor, rows: tf.Tensor) -> tf.Tensor:
-        return tf.matmul(self._margin.scale * features, rows, transpose_b=True)
+        return tf.matmul(self.margin.scale * features, rows, transpose_b=True)
 
     def _update(
         self,
@@ -233,12 +225,12 @@ class ShardSoftmax:
         # The gradient of w / |w|: the component along w does not change the direction.
         along = tf.reduce_sum(rows * by_unit, 1, keepdims=True)
         by_row = inverse_norms * (by_unit - along * rows)
-        if self._weight_decay:
-            by_row += self._weight_decay * weights
-        momentums = self._momentum * tf.gather(self._momentums, ids) + by_row
-        weights -= self._learning_rate * momentums
-        models.scatter_rows(self._momentums, ids, momentums)
-        models.scatter_rows(self._weights, ids, weights)
+        if self.weight_decay:
+            by_row += self.weight_decay * weights
+        momentums = self.momentum * tf.gather(self.momentums, ids) + by_row
+        weights -= self.learning_rate * momentums
+        models.scatter_rows(self.momentums, ids, momentums)
+        models.scatter_rows(self.weights, ids, weights)
         return gradient
 
 

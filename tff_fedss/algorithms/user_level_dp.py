@@ -26,6 +26,7 @@ Privacy's.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 from typing import Any, NamedTuple
 
@@ -181,22 +182,13 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 noise=() if noise is None else noise.initialize(),
             )
 
-        @tff.tensorflow.computation
-        def record_of(clip, estimate, delta):
-            return _record(clip, estimate, delta)
-
-        @tff.tensorflow.computation
-        def finish(state, sums, w_sum):
-            return self._finish(noise, state, sums, w_sum)
+        record_of = tff.tensorflow.computation(_record)
+        finish = tff.tensorflow.computation(functools.partial(self._finish, noise))
 
         @tff.federated_computation
         def initialize():
             return tff.federated_eval(initial_state, tff.SERVER)
 
-        @tff.federated_computation(
-            initialize.type_signature.result,
-            tff.FederatedType(value_type, tff.CLIENTS),
-        )
         def next_round(state, value):
             clip, estimate = map(tff.federated_broadcast, (state.clip, state.estimate))
             records, w = tff.federated_map(record_of, (clip, estimate, value))
@@ -210,7 +202,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
                 *tff.federated_map(finish, (state, sums, w_sum))
             )
 
-        return tff.templates.AggregationProcess(initialize, next_round)
+        return aggregation.process_of(initialize, next_round, value_type)
 
     def _noise(self, value_type: tff.Type) -> Any:
         """Makes the noise of phi, all of W and the count; None: no noise."""
@@ -313,10 +305,6 @@ def _split(
     if count_stddev is None:
         count_stddev = clients_per_round / 20
     if noise_multiplier >= 2 * count_stddev:
-        raise ValueError(
-            f"noise_multiplier={noise_multiplier} leaves nothing for the deltas: the "
-            f"noise on the number of clients below the clip, count_stddev="
-            f"{count_stddev:g}, must be more than half of it. Take more clients a "
-            "round, or a larger count_stddev."
-        )
+        most = f"2 count_stddev = {2 * count_stddev:g} (by default K / 10)"
+        raise ValueError(f"{noise_multiplier=} must be below {most}.")
     return (noise_multiplier**-2 - (2 * count_stddev) ** -2) ** -0.5, count_stddev

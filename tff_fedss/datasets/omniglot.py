@@ -69,9 +69,9 @@ def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawing
     ):
         width, height = image.size
         if width != height or width < image_size:
+            found = f"{name} is {width}x{height} pixels"
             raise InvalidInputError(
-                f"{label}: {name} is {width}x{height} pixels; expected a square of at "
-                f"least image_size={image_size} pixels a side."
+                f"{label}: {found}; expected a square of {image_size=} or more."
             )
         image = image.convert("L")
         if width > image_size:
@@ -90,9 +90,8 @@ def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawing
     ]
     for character, drawer in sorted(set(expected) ^ images.keys())[:1]:
         raise InvalidInputError(
-            f"{label}: found {len(images):,} <Alphabet>/characterNN/XXXX_YY.png of "
-            f"{len(alphabets):,} characters; expected {NUM_DRAWINGS:,} of "
-            f"{NUM_CHARACTERS:,}. Missing, or too many: {character:04}_{drawer:02}.png."
+            f"{label}: found {len(images):,} <Alphabet>/characterNN/XXXX_YY.png, not "
+            f"{NUM_DRAWINGS:,}: {character:04}_{drawer:02}.png is missing, or too many."
         )
     characters, drawers = np.array(expected, np.int32).T
     return Drawings(
@@ -257,7 +256,7 @@ def load(
         number of quarter turns.
     """
     check_choice("partition", partition, PARTITIONS)
-    _check_characters(characters, retrieval)
+    check_choice("characters", characters, CHARACTERS[: 1 if retrieval else 2])
     _check_drawers(test_drawers)
     drawings = read_drawings(data_dir, image_size)
     num_background = NUM_BACKGROUND_CHARACTERS
@@ -357,21 +356,10 @@ def _listed(drawers: Sequence[int]) -> str:
     return ", ".join(map(str, sorted(set(drawers))))
 
 
-def _check_characters(characters: str, retrieval: bool) -> None:
-    check_choice("characters", characters, CHARACTERS)
-    if retrieval and characters != "evaluation":
-        raise InvalidInputError(
-            f"characters={characters} has no effect on retrieval, whose classes are "
-            "the 964 characters of the background set."
-        )
-
-
 def _check_drawers(test_drawers: Sequence[int]) -> None:
-    drawers = set(range(1, NUM_DRAWERS + 1))
-    if not test_drawers or not set(test_drawers) < drawers:
-        raise InvalidInputError(
-            f"test_drawers={tuple(test_drawers)} must be a part of 1..{len(drawers)}."
-        )
+    drawers, found = set(range(1, NUM_DRAWERS + 1)), tuple(test_drawers)
+    if not found or not set(found) < drawers:
+        raise InvalidInputError(f"test_drawers={found} must be a part of 1..20.")
 
 
 def _drawer_clients(

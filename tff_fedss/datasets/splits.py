@@ -20,12 +20,6 @@ _PHILOX_STREAM = int.from_bytes(b"validate", "big")
 TRAIN, TEST, VALIDATION = 0, 1, 2  # The data's own splits.
 TESTS = ("given", "images", "classes", "clients")
 
-# Ends of messages.
-NEEDS_CLIENTS = (
-    "needs clients: CLIENT/CLASS/image with folders=client/class, or a column `client` "
-    "in images.csv."
-)
-
 
 class NoValidationError(InvalidInputError):
     """The data have too few clients for validation."""
@@ -83,22 +77,18 @@ def hold_out(
             else "images"
         )
     check_choice("test", test, TESTS)
-    if not 0 < share < 1:
-        raise InvalidInputError(f"test_share={share} must be above 0 and below 1.")
+    check_range("test_share", share, 0, 1, above=True)
     if test in (("images", "clients") if is_unseen else ("classes",)):
-        raise InvalidInputError(
-            f"test={test} is not possible here: test=classes holds out classes that "
-            "no client has, for retrieval; images and clients are for "
-            "classification."
-        )
+        other = "classification" if is_unseen else "retrieval"
+        raise InvalidInputError(f"test={test} is not possible here: it is for {other}.")
     rows = np.arange(len(index.labels))
     if test == "given":
         train, tests, note = _given(index, rows)
     else:
         # The data's own test and val are never trained on.
         train = rows if index.splits is None else rows[index.splits == TRAIN]
-        if test == "clients" and index.clients is None:
-            raise InvalidInputError(f"test=clients {NEEDS_CLIENTS}")
+        if test == "clients":
+            check_clients("test=clients", index.clients)
         if test == "images":
             chosen = _images(index, train, share, rng)
         else:
@@ -110,10 +100,9 @@ def hold_out(
     train = np.setdiff1d(train, public, assume_unique=True)
     known = np.isin(index.labels[tests], index.labels[train])
     if is_unseen and known.any():
-        row = tests[known][0]
+        name = index.class_names[index.labels[tests[known][0]]]
         raise InvalidInputError(
-            f"the class {index.class_names[index.labels[row]]!r} of the test is also "
-            "in the training; retrieval needs unseen classes: use test=classes."
+            f"the class {name!r} of the test is also trained: use test=classes."
         )
     if not is_unseen and not known.all():
         left_out = len(tests) - int(known.sum())
@@ -126,6 +115,13 @@ def hold_out(
     if not len(tests):
         raise InvalidInputError(f"test={test} leaves no test image.")
     return Rows(train, tests, public, note)
+
+
+def check_clients(option: str, clients: np.ndarray | None) -> None:
+    """Raises InvalidInputError unless the data that an option needs have clients."""
+    if clients is None:
+        how = "folders=client/class, or a column `client` in images.csv"
+        raise InvalidInputError(f"{option} needs clients: {how}.")
 
 
 def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -147,9 +143,7 @@ def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 def _given(index: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
     if index.splits is None:
-        raise InvalidInputError(
-            "test=given, but the data have no folder test/ or val/ and no `split`."
-        )
+        raise InvalidInputError("test=given needs a folder test or val, or a `split`.")
     which, name = TEST, "test"
     if not (index.splits == TEST).any():
         which, name = VALIDATION, "val"
@@ -184,9 +178,7 @@ def _some_of(
     different = np.unique(values)
     count = max(1, round(len(different) * share))
     if count >= len(different):
-        raise InvalidInputError(
-            f"test_share={share:g} holds out all of the {len(different):,} {what}."
-        )
+        raise InvalidInputError(f"test_share={share:g} holds out all {count:,} {what}.")
     return np.isin(values, rng.choice(different, count, replace=False))
 
 
@@ -195,10 +187,7 @@ def _public(
 ) -> np.ndarray:
     """Returns the training images of a number of random classes."""
     labels = np.unique(index.labels[train])
-    if not 0 <= number <= len(labels) - 2:
-        raise InvalidInputError(
-            f"num_public_classes={number} must leave two of {len(labels):,} classes."
-        )
+    check_range("num_public_classes", number, 0, len(labels) - 2)
     if not number:
         return train[:0]
     chosen = rng.choice(labels, number, replace=False)
@@ -228,9 +217,8 @@ def choose_validation(
     if share:
         count = max(1, round(num_clients * share))
         if count >= num_clients:
-            raise NoValidationError(
-                f"validation_share={share:g} leaves none of the {num_clients} clients."
-            )
+            what = f"none of the {num_clients} clients"
+            raise NoValidationError(f"validation_share={share:g} leaves {what}.")
         chosen[rng.choice(num_clients, count, replace=False)] = True
     return chosen
 
@@ -238,9 +226,8 @@ def choose_validation(
 def note_validation(num_clients: int, num_left_out: int, num_measured: int) -> str:
     """Describes the validation clients and the number of images left out."""
     if not num_measured:
-        raise NoValidationError(
-            "no validation client has a class that is trained: use a larger share."
-        )
+        why = "no validation client has a class that is trained"
+        raise NoValidationError(f"{why}: use a larger share.")
     note = f"{num_clients:,} clients held out for validation"
     if num_left_out:
         note += (

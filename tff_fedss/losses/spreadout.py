@@ -55,13 +55,6 @@ def spreadout_loss_and_gradient(
         ValueError: If margin is not positive, or num_neighbors not in [1, n - 1].
     """
     classifier = tf.convert_to_tensor(classifier)
-    num_classes = classifier.shape[0]
-    if not margin > 0:
-        raise ValueError(f"margin must be positive, found {margin}.")
-    if num_neighbors is not None and not 1 <= num_neighbors < num_classes:
-        raise ValueError(
-            f"num_neighbors={num_neighbors} must be in [1, {num_classes})."
-        )
     loss, gradient = _loss_and_gradient(
         classifier, float(margin), num_neighbors, block_size
     )

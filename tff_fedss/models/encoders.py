@@ -3,8 +3,6 @@
 Each is an `algorithms.rf_softmax.Encoder`.
 """
 
-from typing import Any
-
 import numpy as np
 import tensorflow as tf
 
@@ -67,9 +65,7 @@ class LstmEncoder:
         zeros = np.zeros([batch_size, num_units], np.float32)
         self.initial_carry = (zeros, zeros)
 
-    def __call__(
-        self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    def __call__(self, inputs, carry, training):
         """Returns h and the next carry."""
         del training
         tokens = inputs["tokens"]
@@ -109,9 +105,7 @@ class SparseEncoder:
         )
         self.trainable_variables = [self._weights]
 
-    def __call__(
-        self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    def __call__(self, inputs, carry, training):
         """Returns h and the next carry."""
         del training
         terms = inputs["values"][:, tf.newaxis] * tf.gather(
@@ -132,8 +126,6 @@ class ImageEncoder:
         self._model = model
         self.trainable_variables = list(model.trainable_variables)
 
-    def __call__(
-        self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
-    ) -> tuple[tf.Tensor, tuple[tf.Tensor, ...]]:
+    def __call__(self, inputs, carry, training):
         """Returns h and the next carry."""
         return self._model(tf.cast(inputs, tf.float32), training=training), carry

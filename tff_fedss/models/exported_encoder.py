@@ -278,9 +278,7 @@ class _Format(NamedTuple):
     load: Callable[[pathlib.Path], _Apply]
 
 
-def _write_keras(
-    phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
-) -> None:
+def _write_keras(phi, image_input, path) -> None:
     with_input_and_length(phi, image_input, checks_values=True).save(path)
 
 
@@ -293,9 +291,7 @@ def _load_keras(path: pathlib.Path) -> _Apply:
     return lambda images: graph(images).numpy()
 
 
-def _write_saved_model(
-    phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
-) -> None:
+def _write_saved_model(phi, image_input, path) -> None:
     model = with_input_and_length(phi, image_input)
     model.save(path, include_optimizer=False, save_format="tf")
 
@@ -310,9 +306,7 @@ def _load_saved_model(path: pathlib.Path) -> _Apply:
     return apply
 
 
-def _write_tflite(
-    phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
-) -> None:
+def _write_tflite(phi, image_input, path) -> None:
     # TFLite converts Keras's GroupNorm to five-dimensional sums, which it cannot run.
     model = with_input_and_length(phi, image_input, of_keras_layers=False)
     converter = tf.lite.TFLiteConverter.from_keras_model(model)
@@ -350,9 +344,7 @@ def _load_tflite(path: pathlib.Path) -> _Apply:
     return apply
 
 
-def _write_onnx(
-    phi: tf.keras.Model, image_input: ImageInput, path: pathlib.Path
-) -> None:
+def _write_onnx(phi, image_input, path) -> None:
     import tf2onnx  # Imported only here, with its dependencies.
 
     spec = tf.TensorSpec([None, None, None, 3], tf.uint8, name="images")

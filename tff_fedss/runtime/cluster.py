@@ -143,19 +143,14 @@ class ClusterContext(tff.framework.SyncContext):
             return running.run()
         except BaseException as error:
             self._pool.close()  # Running work is abandoned.
+            why = error_text(error)[:300]
             if isinstance(error, cluster_machines.full_errors()):
-                raise WorkerError(
-                    f"The object memory of the cluster {self._address} is full: give "
-                    "`ray start` a larger --object-store-memory, or /tmp more space "
-                    f"({error_text(error)[:300]})."
-                ) from error
-            if isinstance(error, OSError) and error.errno is None:
-                # Ray's error for the connection to its local daemon.
-                raise WorkerError(
-                    f"The connection to the cluster {self._address} is lost: "
-                    f"{error_text(error)}."
-                ) from error
-            raise
+                cure = "give `ray start` a larger --object-store-memory"
+                why = f"its object memory is full: {cure} ({why})"
+            # Ray's error for the connection to its local daemon has no number.
+            elif not isinstance(error, OSError) or error.errno is not None:
+                raise
+            raise WorkerError(f"The cluster {self._address} failed: {why}.") from error
 
     def _resolved(self, arg: Any, parameter_type: tff.Type) -> Any:
         """Makes the clients' values from their `ClientRef`s."""

@@ -50,8 +50,8 @@ class Started(NamedTuple):
 
     pid: int
     reads_clients: bool
-    why_not: str
-    versions: dict[str, str]
+    why_not: str  # The reason if it does not, in one line.
+    versions: dict[str, str]  # See `cluster_machines.versions`.
 
 
 class Failure(NamedTuple):
@@ -62,7 +62,7 @@ class Failure(NamedTuple):
         cause: The error.
     """
 
-    client: int | None
+    client: int | None  # The part's client that failed; None for another reason.
     cause: Exception
 
 

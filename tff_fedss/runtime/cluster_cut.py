@@ -108,7 +108,7 @@ class _Cutter:
             for name in self._in_order(
                 prepared & self._needed_for([self._result], from_server)
             )
-            if _is_at_clients(self._locals[name])
+            if arguments.has_clients(self._locals[name].type_signature)
         ]
         inputs = {*from_server, *kept}
         work = self._needed_for([self._result], inputs) - inputs
@@ -264,13 +264,6 @@ def _parts(block: _Block) -> list[_Block]:
 
 def _struct(parts: Iterable[_Block]) -> tff.framework.Struct:
     return tff.framework.Struct(list(parts))
-
-
-def _is_at_clients(block: _Block) -> bool:
-    type_spec = block.type_signature
-    return isinstance(type_spec, tff.FederatedType) and (
-        type_spec.placement is tff.CLIENTS
-    )
 
 
 def _with_type(block: _Block, name: str, type_spec: tff.Type) -> _Block:

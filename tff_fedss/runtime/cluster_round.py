@@ -50,11 +50,11 @@ class Traffic:
         clients: Clients' data that had to be sent.
     """
 
-    broadcasts: int = 0
-    keys: int = 0
-    rows: int = 0
-    sums: int = 0
-    clients: int = 0
+    broadcasts: int = 0  # Values from the server to all clients, once for each machine.
+    keys: int = 0  # The clients' requests.
+    rows: int = 0  # The answers to the requests.
+    sums: int = 0  # The results of the parts.
+    clients: int = 0  # Clients' data that had to be sent.
 
 
 @dataclasses.dataclass(eq=False)
@@ -72,10 +72,10 @@ class _Part:
 
     index: int
     clients: slice
-    rows: Any = None
-    home: cluster_pool.Member | None = None
+    rows: Any = None  # Its selected rows, in Ray's store, after its request.
+    home: cluster_pool.Member | None = None  # The actor that has prepared it.
     deaths: int = 0
-    sent: Any = None
+    sent: Any = None  # Its clients' data in Ray's store, if an actor needed them.
 
 
 @dataclasses.dataclass(eq=False)
@@ -90,7 +90,7 @@ class _Task:
 
     part: _Part
     member: cluster_pool.Member
-    is_preparing: bool
+    is_preparing: bool  # Whether it prepares the part, or trains it.
 
 
 class Computation:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
@@ -81,32 +81,25 @@ def _after(operations: Sequence[tf.Operation]) -> list[tf.Tensor]:
         return [tf.constant(0)]
 
 
-class _Importer:
+class _Importer(NamedTuple):
     """Imports a graph, or a part of it, into the graph that is being built."""
 
-    def __init__(
-        self,
-        graph_def: tf.compat.v1.GraphDef,
-        feeds: Sequence[str],
-        token: str,
-        prototypes: Sequence["Variable"],
-    ):
-        self._graph_def = graph_def
-        self._feeds = feeds
-        self._token = token
-        self._prototypes = prototypes
+    graph_def: tf.compat.v1.GraphDef
+    feeds: Sequence[str]
+    token: str
+    prototypes: Sequence["Variable"]
 
     def __call__(
         self, args: Sequence[tf.Tensor], fetches: Sequence[str]
     ) -> list[tf.Tensor | tf.Operation]:
-        for arg, prototype in zip(args, self._prototypes, strict=False):
+        for arg, prototype in zip(args, self.prototypes, strict=False):
             # Without the variable's shape the optimizer would not know any shape.
             handle_data_util.copy_handle_data(prototype.handle, arg)
-        values = dict(zip(self._feeds, args, strict=True))
-        if self._token:  # Only deprecated operations read it.
-            values[self._token] = tf.constant("")
+        values = dict(zip(self.feeds, args, strict=True))
+        if self.token:  # Only deprecated operations read it.
+            values[self.token] = tf.constant("")
         part = graphs.sub_graph(
-            self._graph_def, {graphs.node_name(name) for name in fetches}
+            self.graph_def, {graphs.node_name(name) for name in fetches}
         )
         fed = {graphs.node_name(name) for name in values}
         kept = [node for node in part.node if node.name not in fed]

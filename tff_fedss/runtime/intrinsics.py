@@ -109,10 +109,6 @@ def _map_all_equal(argument, device):
     return [function(value[0], device)] * len(value) if value else []
 
 
-def _zip_at_server(value, device):
-    return value
-
-
 def _zip_at_clients(value, device):
     if isinstance(value, list):
         return value
@@ -334,7 +330,7 @@ _BY_URI: dict[str, Intrinsic] = {
     "federated_value_at_clients": _value_at_clients,
     "federated_value_at_server": _value_at_server,
     "federated_zip_at_clients": _zip_at_clients,
-    "federated_zip_at_server": _zip_at_server,
+    "federated_zip_at_server": _value_at_server,
 }
 _BY_TYPE: dict[str, Callable[[tff.FunctionType], Intrinsic]] = {
     "federated_apply": _map,

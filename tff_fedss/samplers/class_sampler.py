@@ -156,13 +156,7 @@ class FixedSampler(ClassSampler):
         # The values that `draw` compares with, exact despite rounding of the sum.
         self._probabilities = np.diff(self._ends, prepend=0.0)
 
-    def draw(
-        self,
-        queries: np.ndarray,
-        targets: np.ndarray | None,
-        num_samples: int,
-        generator: np.random.Generator,
-    ) -> Negatives:
+    def draw(self, queries, targets, num_samples, generator) -> Negatives:
         """Draws for each query or for all; depends on the number of queries only."""
         if targets is None:
             points = self._ends[-1] * generator.random(num_samples)
@@ -179,9 +173,7 @@ class FixedSampler(ClassSampler):
         ids = np.where(ids == targets, np.where(targets, targets - 1, 1), ids)
         return self._negatives(ids, rest)
 
-    def distribution(
-        self, queries: np.ndarray, targets: np.ndarray | None
-    ) -> Distribution:
+    def distribution(self, queries, targets) -> Distribution:
         """Returns q of each query, which does not depend on it."""
         if targets is None:
             weights = self._probabilities[np.newaxis]
@@ -233,13 +225,7 @@ class ExpSampler(ClassSampler):
         """Replaces the embeddings of some classes."""
         self._embeddings[ids] = embeddings
 
-    def draw(
-        self,
-        queries: np.ndarray,
-        targets: np.ndarray | None,
-        num_samples: int,
-        generator: np.random.Generator,
-    ) -> Negatives:
+    def draw(self, queries, targets, num_samples, generator) -> Negatives:
         """Draws from a query's softmax without the target, or from the mean of all."""
         logits = self._logits(queries)
         if targets is None:
@@ -250,9 +236,7 @@ class ExpSampler(ClassSampler):
         logits[np.arange(len(queries)), targets] = -np.inf
         return _draw(_exp(logits), num_samples, generator)
 
-    def distribution(
-        self, queries: np.ndarray, targets: np.ndarray | None
-    ) -> Distribution:
+    def distribution(self, queries, targets) -> Distribution:
         """Returns q of each query, its softmax."""
         logits = self._logits(queries)[:, : self.num_classes].astype(np.float64)
         if targets is not None:

@@ -100,13 +100,7 @@ class KernelSampler(ClassSampler):
         self._sum_buckets(buckets)
         self._sum_upwards(buckets)
 
-    def draw(
-        self,
-        queries: np.ndarray,
-        targets: np.ndarray | None,
-        num_samples: int,
-        generator: np.random.Generator,
-    ) -> Negatives:
+    def draw(self, queries, targets, num_samples, generator) -> Negatives:
         """Draws for each query, down the tree.
 
         For a batch, a class's weight is the mean over the queries, by the mean of
@@ -116,9 +110,7 @@ class KernelSampler(ClassSampler):
         drawn = self._draw(groups, left_out, num_samples, generator)
         return drawn if targets is not None else Negatives(*(part[0] for part in drawn))
 
-    def distribution(
-        self, queries: np.ndarray, targets: np.ndarray | None
-    ) -> Distribution:
+    def distribution(self, queries, targets) -> Distribution:
         """Returns q of each query in O(F n), from the whole tree, level by level."""
         queries, targets = _groups_of(queries, targets)
         features = self._features(queries)

@@ -115,13 +115,7 @@ class QuadraticKernel(Kernel):
         out[:, -1] = is_class.sum(1)
         return out
 
-    def products(
-        self,
-        queries: np.ndarray,
-        rows: np.ndarray,
-        embeddings: np.ndarray,
-        ids: np.ndarray,
-    ) -> np.ndarray:
+    def products(self, queries, rows, embeddings, ids) -> np.ndarray:
         """Returns the kernel of each pair in O(d), by its equation."""
         logits = pair_products(queries, rows, embeddings, ids)
         return self._alpha * logits**2 + 1

@@ -112,9 +112,7 @@ class ThresholdPace:
     easiness_growth: float
     diversity_growth: float
 
-    def at(
-        self, epoch: int, losses: np.ndarray, clusters: np.ndarray
-    ) -> tuple[float, float]:
+    def at(self, epoch, losses, clusters) -> tuple[float, float]:
         """Returns lambda and gamma of an epoch."""
         del losses, clusters
         with np.errstate(over="ignore"):
@@ -146,9 +144,7 @@ class SharePace:
     diversity_growth: float
     cap: float = 1.0
 
-    def at(
-        self, epoch: int, losses: np.ndarray, clusters: np.ndarray
-    ) -> tuple[float, float]:
+    def at(self, epoch, losses, clusters) -> tuple[float, float]:
         """Returns lambda and gamma of an epoch."""
         # Ten steps of 0.1 do not add up to 1 in floating point.
         share = min(round(self.share + epoch * self.share_growth, 9), self.cap)

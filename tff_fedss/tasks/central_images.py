@@ -103,9 +103,7 @@ class Contrastive(Task):
         self._model = backbone_fn()
         self._infer = models.inference(self._model)
 
-    def batches(
-        self, num_done: int
-    ) -> Iterator[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
+    def batches(self, num_done) -> Iterator[tuple[tf.Tensor, tf.Tensor, tf.Tensor]]:
         """Yields query and key views of training images, and the labels."""
         return iter(
             self._views.batches(

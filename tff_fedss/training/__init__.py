@@ -30,6 +30,6 @@ from tff_fedss.training.progress import Progress
 from tff_fedss.training.provenance import processor
 from tff_fedss.training.results_folder import ResultsFolder
 from tff_fedss.training.run import Metrics, Run
-from tff_fedss.training.run_files import read_arrays
 from tff_fedss.training.step_run import MocoRun, SampledSoftmaxRun, StepRun
 from tff_fedss.training.warm_start import cached_warm_start, warm_start
+from tff_fedss.unpacking import read_npz as read_arrays

@@ -90,19 +90,16 @@ class Checkpoints:
         """
         for round_num in reversed(self._rounds()):
             path = self._path(round_num)
-            try:
+            with files.reading(path):
                 damage = _damage(path)
                 if damage is not None:
                     self._put_aside(path, damage)
                     continue
-                state = _read(path, structure)
-            except OSError as error:
-                raise files.io_error(error, path, "cannot be read") from error
-            except (ValueError, MemoryError) as error:
-                raise InvalidInputError(
-                    f"{path} is the state of another model ({error}): the data, the "
-                    "flags or the version of this project have changed since."
-                ) from error
+                try:
+                    state = _read(path, structure)
+                except (ValueError, MemoryError) as error:
+                    what = f"the state of another model or version ({error})"
+                    raise InvalidInputError(f"{path} is {what}.") from error
             self._newest = round_num
             return state, round_num
         # Also if an earlier start has renamed the last of them.
@@ -122,12 +119,9 @@ class Checkpoints:
 
     def _names(self) -> list[str]:
         """Returns the names in the folder; none if it is missing."""
-        try:
+        with files.reading(self._folder), contextlib.suppress(FileNotFoundError):
             return os.listdir(self._folder)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise files.io_error(error, self._folder, "cannot be read") from error
+        return []
 
     def _rounds(self) -> list[int]:
         """Returns the rounds with a checkpoint, ascending."""

@@ -152,11 +152,8 @@ class EmbeddingProcess:
         while not has_clusters.wait(_POLL_SECONDS) and self._process.is_alive():
             pass
         if not self._process.is_alive():
-            raise RunStoppedError(
-                "the process that trains the embedding network has ended with exit "
-                f"code {self._process.exitcode}; the same command resumes from the "
-                "last checkpoint"
-            )
+            code = self._process.exitcode
+            raise RunStoppedError(f"the embedding's process has ended with {code=}")
 
 
 def _copy_state(state: list[np.ndarray], shared: _Shared) -> None:

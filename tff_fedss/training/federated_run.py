@@ -232,9 +232,6 @@ def _check_fits(
     if isinstance(data, tff.SequenceType):  # Otherwise clients make it from `dataset`.
         shape = tuple(data.element.image.shape)
     found = w.shape[0], shape
-    if found != (dataset.num_classes, dataset.image_shape):
-        raise ValueError(
-            f"process is for n = {found[0]} classes of images {found[1]}, task for "
-            f"{dataset.num_classes} of {dataset.image_shape}: build both of one data "
-            "set."
-        )
+    wanted = dataset.num_classes, dataset.image_shape
+    if found != wanted:
+        raise ValueError(f"process is for (n, images) = {found}, task for {wanted}.")

@@ -37,10 +37,8 @@ def for_programs(
     state_type, clients_type = process.next.type_signature.parameter
     names = tff.structure.name_list(clients_type.member)
     if names != ["data", _SEED]:
-        raise ValueError(
-            f"clients have {' and '.join(names)}, expected data and seed: give "
-            "ClassSets with_positives=False and no permanent class sets."
-        )
+        cure = "give ClassSets with_positives=False and no permanent builder"
+        raise ValueError(f"clients have {names}, expected data and seed: {cure}.")
     element_type = clients_type.member.data.element
     packed_type = tff.SequenceType(
         collections.OrderedDict(

@@ -108,20 +108,18 @@ class ResultsFolder:
         """
         name = f"results_dir={self.path}"
         files.make_folder(self.path, name)
-        try:
-            self._lock = files.Lock(self.path / _LOCK)
-        except BlockingIOError as error:
-            raise InvalidInputError(f"{name} is in use by another process.") from error
-        except OSError as error:
-            raise files.io_error(error, name, "cannot be locked") from error
+        with files.doing(name, "cannot be locked"):
+            try:
+                self._lock = files.Lock(self.path / _LOCK)
+            except BlockingIOError as error:
+                message = f"{name} is in use by another process."
+                raise InvalidInputError(message) from error
         try:
             # Checked again: the previous owner of the lock may have written here.
             _check_flags(self.path, self._flags)
             if self.result is not None:
-                raise InvalidInputError(
-                    f"{name}: another process has just finished this run. Run the "
-                    "same command again to see its result."
-                )
+                what = "another process has just finished this run: run it again"
+                raise InvalidInputError(f"{name}: {what} to see its result.")
             data = data or {}
             _check_data(self.path, data)
             self.write_text(run_files.FLAGS, self._flagfile)
@@ -194,10 +192,9 @@ class ResultsFolder:
             found = [row["round"] for row in rows if row["method"] == method]
             if sorted(found) != [*range(done + 1)]:
                 raise InvalidInputError(
-                    f"{path}: expected the rounds 0 to {done} of {method}, each "
-                    f"once, since its checkpoint is of round {done}; found "
-                    f"{len(found)} rows. Bring the file back, or remove the results "
-                    "folder to start afresh."
+                    f"{path}: expected the rounds 0 to {done} of {method}, as in its "
+                    f"checkpoint; found {len(found)} rows. Restore the file, or remove "
+                    "the results folder."
                 )
         return rows
 
@@ -226,9 +223,8 @@ class ResultsFolder:
                         tf.summary.scalar(name, value)
             self._boards[method].flush()
         except (OSError, tf.errors.OpError) as error:
-            raise RunStoppedError(
-                f"{folder} cannot be written: {files.error_text(error)[:300]}"
-            ) from error
+            why = files.error_text(error)[:300]
+            raise RunStoppedError(f"{folder} cannot be written: {why}") from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Records that the run is done, and its result.
@@ -297,13 +293,9 @@ class ResultsFolder:
 
 def _check_flags(folder: pathlib.Path, flags: Mapping[str, str]) -> None:
     """Checks that a folder is free, missing, or has the same flags.txt."""
-    name = f"results_dir={folder}"
-    try:
+    found, name = [], f"results_dir={folder}"
+    with files.doing(name, "cannot be read"), contextlib.suppress(FileNotFoundError):
         found = os.listdir(folder)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise files.io_error(error, name, "cannot be read") from error
     if (folder / run_files.FLAGS).exists():
         theirs = run_files.read_flags(folder / run_files.FLAGS)
         differences = [
@@ -312,17 +304,11 @@ def _check_flags(folder: pathlib.Path, flags: Mapping[str, str]) -> None:
             for flag in sorted({*theirs, *flags})
             if theirs.get(flag) != flags.get(flag)
         ]
-        if differences:
-            raise InvalidInputError(
-                f"{name} belongs to a run with other flags: "
-                f"{'; '.join(differences)}. Give another folder, or remove it."
-            )
+        _refuse(name, "flags", differences)
     # A kill in the first write leaves a folder that belongs to no run.
     elif not {_LOCK, f".{run_files.FLAGS}.tmp"}.issuperset(found):
-        raise InvalidInputError(
-            f"{name} holds files but no {run_files.FLAGS}, so it is not a run's "
-            "folder. Give an empty or a new one."
-        )
+        what = f"holds files but no {run_files.FLAGS}: give an empty or a new folder"
+        raise InvalidInputError(f"{name} {what}.")
 
 
 def _check_data(folder: pathlib.Path, data: Mapping[str, Any]) -> None:
@@ -337,11 +323,13 @@ def _check_data(folder: pathlib.Path, data: Mapping[str, Any]) -> None:
         for what in dict.fromkeys([*there, *here])
         if there.get(what) != here.get(what)
     ]
+    _refuse(f"results_dir={folder}", "input", differences)
+
+
+def _refuse(folder: str, what: str, differences: Sequence[str]) -> None:
     if differences:
-        raise InvalidInputError(
-            f"results_dir={folder} is of a run with other input: "
-            f"{'; '.join(differences)}. Restore its input, or give another folder."
-        )
+        found = f"{folder} is of a run with other {what}: {'; '.join(differences)}"
+        raise InvalidInputError(f"{found}. Give another folder.")
 
 
 def _shown(value: Any) -> str:

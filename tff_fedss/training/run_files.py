@@ -13,9 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from tff_fedss import files, unpacking
+from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.training.run import Metrics
 
@@ -52,9 +50,8 @@ def _whole(content: bytes | None, path: str | os.PathLike) -> bytes:
         raise missing(path)
     if not content.endswith(b"\n"):
         line = content.count(b"\n") + 1
-        raise InvalidInputError(
-            f"{path}:{line}: the file is empty or ends within a line."
-        )
+        what = "the file is empty or ends within a line"
+        raise InvalidInputError(f"{path}:{line}: {what}.")
     return content
 
 
@@ -69,10 +66,8 @@ def as_flagfile(flags: Mapping[str, str]) -> str:
     """
     for name, value in flags.items():
         if _NOT_IN_A_LINE.search(value):
-            raise InvalidInputError(
-                f"--{name}={value!r} has a line break or is not UTF-8, so {FLAGS} "
-                "cannot store it: use another name, such as that of a link."
-            )
+            why = f"a line break or no UTF-8, which {FLAGS} cannot store"
+            raise InvalidInputError(f"--{name}={value!r} has {why}.")
     return "".join(f"--{name}={value}\n" for name, value in flags.items())
 
 
@@ -91,10 +86,8 @@ def parse_flags(content: bytes | None, path: str | os.PathLike) -> dict[str, str
     for number, line in enumerate(files.decoded_lines(content, path), 1):
         name, equals, value = line.removeprefix("--").partition("=")
         if not line.startswith("--") or not equals or name in flags:
-            raise InvalidInputError(
-                f"{path}:{number}: found {short(line)}, expected --name=value, each "
-                "name once."
-            )
+            found = f"found {short(line)}, expected --name=value, each name once"
+            raise InvalidInputError(f"{path}:{number}: {found}.")
         flags[name] = value
     return flags
 
@@ -186,24 +179,21 @@ def parse_rows(
             if text != "":
                 row[column] = _number(text, column, where)
         if name is not None and row["method"] != name:
-            raise InvalidInputError(
-                f"{where}: found the method {short(row['method'])}, expected {name!r}."
-            )
+            found = f"found the method {short(row['method'])}"
+            raise InvalidInputError(f"{where}: {found}, expected {name!r}.")
         expected = len(rows) if name is not None else "a whole number"
-        round_num = row.get("round")
-        if not isinstance(round_num, int) or name is not None and round_num != expected:
-            raise InvalidInputError(
-                f"{where}: found round {round_num}, expected {expected}."
-            )
+        number = row.get("round")
+        if not isinstance(number, int) or name is not None and number != expected:
+            found = f"found round {number}, expected {expected}"
+            raise InvalidInputError(f"{where}: {found}.")
         rows.append(row)
     return rows
 
 
 def _number(text: str, column: str, where: str) -> int | float:
     if not _NUMBER.fullmatch(text) or not math.isfinite(float(text)):
-        raise InvalidInputError(
-            f"{where}: {column} is {short(text)}, expected a finite number."
-        )
+        found = f"{column} is {short(text)}"
+        raise InvalidInputError(f"{where}: {found}, expected a finite number.")
     # A whole number stays an int, so that a rewritten row is the same.
     return int(text) if _WHOLE_NUMBER.fullmatch(text) else float(text)
 
@@ -218,18 +208,3 @@ def as_csv(
         writer.writeheader()
     writer.writerows(rows)
     return text.getvalue()
-
-
-# --- Arrays -----------------------------------------------------------------------
-
-
-def read_arrays(path: str | os.PathLike) -> dict[str, np.ndarray]:
-    """Reads a file of `ResultsFolder.write_arrays`.
-
-    Args:
-        path: The .npz file.
-
-    Raises:
-        InvalidInputError: If it is not there or damaged.
-    """
-    return unpacking.read_npz(path)

@@ -11,10 +11,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from tff_fedss import algorithms, files
+from tff_fedss import algorithms, files, unpacking
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.training import run_files
 from tff_fedss.training.progress import Progress
 
 # The fastest rate on small images.
@@ -82,13 +81,11 @@ def cached_warm_start(
     name = hashlib.sha256(text.encode()).hexdigest()[:16]
     path = pathlib.Path(folder) / f"{name}.npz"
     if path.exists():
-        saved = run_files.read_arrays(path)
+        saved = unpacking.read_npz(path)
         try:
             model.set_weights([saved[f"phi_{i:03d}"] for i in range(len(saved))])
         except (KeyError, ValueError) as error:
-            raise InvalidInputError(
-                f"{path} is not a warm start of this model; remove it."
-            ) from error
+            raise InvalidInputError(f"{path} is of another model.") from error
         return
     train()
     files.make_folder(path.parent)

@@ -191,7 +191,7 @@ CASES = {
     "a link to nowhere": (link_to_nowhere, "unreadable or damaged: No such file"),
     "train, test and more": (
         own_images.images("train/a/1.png", "test/a/1.png", "extra/a/1.png"),
-        "found the folder extra beside test and train",
+        "the folder extra beside test and train",
     ),
     "clients or classes": (
         own_images.images("x/a/1.png", "y/a/1.png"),

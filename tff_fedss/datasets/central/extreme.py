@@ -119,10 +119,10 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
         parts.append(rows)
         sizes.append(tuple(size))
     if sizes[0] != sizes[1]:
-        raise errors.InvalidInputError(
-            f"data_dir={data_dir}: the training file has {sizes[0][0]} features and "
-            f"{sizes[0][1]} labels, the test file {sizes[1][0]} and {sizes[1][1]}."
+        found = (
+            f"(features, labels) {sizes[0]} for training and {sizes[1]} for the test"
         )
+        raise errors.InvalidInputError(f"data_dir={data_dir}: {found} differ.")
     return ExtremeDataset(*parts, *sizes[0])
 
 
@@ -137,11 +137,8 @@ def read(path: os.PathLike) -> tuple[SparseRows, int, int]:
     """
     path = pathlib.Path(path)
     reader = _read_arff if path.suffix.lower() == ".arff" else _read_xmc
-    try:
-        with path.open(encoding="utf-8-sig", errors="replace") as lines:
-            return reader(path, enumerate(lines, 1))
-    except OSError as error:
-        raise files.io_error(error, path, "cannot be read") from error
+    with files.reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
+        return reader(path, enumerate(file, 1))
 
 
 def _collect(
@@ -221,9 +218,7 @@ def _read_xmc(
     expected = "'label,label feature:value feature:value'"
     rows = _collect(path, lines, _xmc_row, expected, num_features, num_labels)
     if len(rows) != num_rows:
-        raise errors.InvalidInputError(
-            f"{path}: found {len(rows)} rows, not {num_rows}."
-        )
+        raise errors.InvalidInputError(f"{path}: {len(rows)} rows, not {num_rows}.")
     return rows, num_features, num_labels
 
 
@@ -255,9 +250,7 @@ def _read_arff(
         if line.lower().startswith("@attribute"):
             match = _ATTRIBUTE.match(line)
             if match is None:
-                raise errors.InvalidInputError(
-                    f"{path}:{number}: an invalid " "attribute."
-                )
+                raise errors.InvalidInputError(f"{path}:{number}: no valid attribute.")
             names.append(match[1].strip("'\""))
     is_label = _which_are_labels(path, names)
     # Maps an attribute's number to that of the feature or label.
@@ -299,16 +292,12 @@ def _which_are_labels(path: pathlib.Path, names: list[str]) -> np.ndarray:
         try:
             root = xml.etree.ElementTree.fromstring(files.read_bytes(lists[0]))
         except xml.etree.ElementTree.ParseError as error:
-            raise errors.InvalidInputError(
-                f"{lists[0]} is damaged: {error}."
-            ) from error
+            raise errors.InvalidInputError(f"{lists[0]}: {error}.") from error
         labels = {e.get("name") for e in root.iter() if e.tag.endswith("label")}
         is_label = np.array([name in labels for name in names], bool)
     else:
         is_label = np.array([name.startswith(_ARFF_LABEL) for name in names], bool)
     if not is_label.any() or is_label.all():
-        raise errors.InvalidInputError(
-            f"{path}: of {len(names)} attributes, {is_label.sum()} are labels; an XML "
-            "file beside it must list the names of the labels."
-        )
+        found = f"of {len(names)} attributes, {is_label.sum()} are labels"
+        raise errors.InvalidInputError(f"{path}: {found}; an XML file must name these.")
     return is_label

@@ -193,7 +193,10 @@ def of_images(
             rng=rng,
         )
         train, tests, note = chosen.train, chosen.test, chosen.note
-    train, tests = (rows[_by_class(images.labels[rows])] for rows in (train, tests))
+    # By class: the order of paths has "a-b/" before "a/".
+    train, tests = (
+        rows[np.argsort(images.labels[rows], kind="stable")] for rows in (train, tests)
+    )
     labels, names = splits.numbered(images.labels, train)
     test_labels = labels[tests]
     sizes = np.unique(images.labels[tests], return_counts=True)[1]
@@ -236,11 +239,6 @@ def _given_is_unseen(images: index.ImageIndex) -> bool:
         return False
     is_train = images.splits == layout.TRAIN
     return not np.isin(images.labels[~is_train], images.labels[is_train]).any()
-
-
-def _by_class(labels: np.ndarray) -> np.ndarray:
-    """Returns rows ordered by class. The order of paths has "a-b/" before "a/"."""
-    return np.argsort(labels, kind="stable")
 
 
 class _IndexedIdentities(ArrayIdentities):

@@ -34,10 +34,8 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
             parts[part] = read_idx(images, flag, 3), labels.astype(np.int32)
     for part, (images, labels) in parts.items():
         if len(images) != len(labels) or labels.max() > 9:
-            raise InvalidInputError(
-                f"{flag}: {' and '.join(FILES[part])} have {len(images):,} images and "
-                f"{len(labels):,} labels up to {labels.max()}, not as many up to 9."
-            )
+            found = f"{len(images):,} images, {len(labels):,} labels to {labels.max()}"
+            raise InvalidInputError(f"{flag}: {FILES[part]} have {found}, not to 9.")
     return parts
 
 
@@ -57,9 +55,8 @@ def read_idx(file: pathlib.Path, flag: str, dimensions: int) -> np.ndarray:
     start = 4 + 4 * dimensions
     # Python integers, since a damaged header's product may overflow.
     shape = np.frombuffer(content[4:start].ljust(4 * dimensions), ">u4").tolist()
-    if content[:4] != bytes([0, 0, 8, dimensions]) or (
-        len(content) != start + math.prod(shape)
-    ):
+    is_idx = content[:4] == bytes([0, 0, 8, dimensions])
+    if not is_idx or len(content) != start + math.prod(shape):
         raise InvalidInputError(
             f"{flag}: {file.name} has {len(content):,} bytes; expected an IDX file of "
             f"bytes in {dimensions} dimensions, here {shape}."

@@ -213,9 +213,7 @@ def load(
     check_choice("dataset", name, SOURCES)
     source = SOURCES[name]
     if image_size is None and source.image_size is None:
-        raise InvalidInputError(
-            f"the images of {name} differ in size: give " "image_size."
-        )
+        raise InvalidInputError(f"images of {name} differ in size: give `image_size`.")
     if name == "tiny_imagenet":
         images = tiny_imagenet.open_index(data_dir)
     elif data_dir is None:
@@ -258,10 +256,7 @@ def _from_idx_files(
     train, test = parts["train"], parts["test"]
     num_classes = 1 + int(max(train[1].max(), test[1].max()))
     if missing := set(range(num_classes)) - {*train[1].tolist()}:
-        raise InvalidInputError(
-            f"{flag}: no training image has the label {min(missing)}; expected some of "
-            f"each of 0 to {num_classes - 1}."
-        )
+        raise InvalidInputError(f"{flag}: no training image has label {min(missing)}.")
     class_names = tuple(map(str, range(num_classes)))
     return LabelledImages(name, class_names, *train, *test, note=note)
 
@@ -276,16 +271,12 @@ def _index_of_folders(path: pathlib.Path, flag: str) -> index.ImageIndex:
     """Lists train/CLASS/IMAGE and test/CLASS/IMAGE; both must exist."""
     images = index.load(path, folders="class")
     if images.splits is None or images.without_images:
-        empty = f"; without images: {layout.shown(images.without_images)}"
-        raise InvalidInputError(
-            f"{flag}: expected {_EXPECTED}{empty if images.without_images else ''}."
-        )
+        empty = f"; {images.note}" if images.without_images else ""
+        raise InvalidInputError(f"{flag}: expected {_EXPECTED}{empty}.")
     of_train = np.unique(images.labels[images.splits == layout.TRAIN])
     for row in np.flatnonzero(~np.isin(images.labels, of_train)):
-        raise InvalidInputError(
-            f"{flag}: {images.image_name(row)} is of the class "
-            f"{images.class_names[images.labels[row]]!r}, which has no training image."
-        )
+        name = images.image_name(row)
+        raise InvalidInputError(f"{flag}: no training image has the class of {name}.")
     return images
 
 
@@ -323,9 +314,7 @@ def from_index(
     )
     labels, classes = splits.numbered(images.labels, chosen.train)
     if len(classes) < 2:
-        raise InvalidInputError(
-            f"{images.label}: all training images are of one class; expected two."
-        )
+        raise InvalidInputError(f"{images.label}: all training images have one class.")
     first = int(chosen.train[0])
 
     def decoded(row: int) -> np.ndarray:
@@ -340,11 +329,12 @@ def from_index(
     def checked(row: int) -> np.ndarray:
         array = decoded(row)
         if array.shape != shape:
+            sizes = (
+                f"{array.shape[0]}x{array.shape[1]} pixels, not {shape[0]}x{shape[1]}"
+            )
             raise InvalidInputError(
-                f"{images.label}: {images.image_name(row)} is "
-                f"{array.shape[0]}x{array.shape[1]} pixels, "
-                f"{images.image_name(first)} {shape[0]}x{shape[1]}; expected images "
-                "of one size, or an `image_size` to resize them to."
+                f"{images.label}: {images.image_name(row)} has {sizes} as "
+                f"{images.image_name(first)}: give `image_size`."
             )
         return array
 

@@ -78,6 +78,15 @@ def _dataset_in_graph(
 class CountedClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMeta):
     """`ClientData` with known sizes and classes of clients, without reading images."""
 
+    def __init__(self, client_ids: Sequence[str]):
+        super().__init__()
+        self._client_ids = list(client_ids)
+
+    @property
+    def client_ids(self) -> list[str]:
+        """The ids of all clients, always in the same order."""
+        return self._client_ids
+
     @abc.abstractmethod
     def num_examples(self, client_id: str) -> int:
         """Returns n_k, the number of examples of a client."""
@@ -124,15 +133,9 @@ class Counted(CountedClientData):
             num_examples: Maps a client id to n_k.
             positives: Maps a client id to P_k, int32[|P_k|].
         """
-        super().__init__()
+        super().__init__(client_ids)
         self._source = source
-        self._client_ids = client_ids
         self._num_examples, self._positives = num_examples, positives
-
-    @property
-    def client_ids(self) -> list[str]:
-        """The ids of all clients, always in the same order."""
-        return self._client_ids
 
     @property
     def element_type_structure(self):
@@ -183,8 +186,7 @@ class ArrayClientData(CountedClientData):
             image_spec: The `tf.TensorSpec` of an image: uint8[h, w, c], string[] for
                 the bytes of a file, or others, see `dataset_from_arrays`.
         """
-        super().__init__()
-        self._client_ids = list(client_ids)
+        super().__init__(client_ids)
         self._image_spec = image_spec
 
     @abc.abstractmethod
@@ -200,11 +202,6 @@ class ArrayClientData(CountedClientData):
         Raises:
             ValueError: If client_id is not one of `client_ids`.
         """
-
-    @property
-    def client_ids(self) -> list[str]:
-        """The ids of all clients, always in the same order."""
-        return self._client_ids
 
     @property
     def element_type_structure(self) -> collections.OrderedDict:
@@ -235,8 +232,7 @@ class ArrayClientData(CountedClientData):
     def dataset_computation(self):
         """Not available: a TFF worker cannot call back into this process."""
         raise NotImplementedError(
-            f"{type(self).__name__} makes arrays in this process, which TFF workers "
-            "cannot reach: give the computation "
+            "TFF workers cannot reach arrays of this process: give the computation "
             "create_tf_dataset_for_client(client_id)."
         )
 

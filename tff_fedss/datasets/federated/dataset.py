@@ -178,10 +178,8 @@ class FederatedDataset:
             example_fn = _image_and_label
             spec = train.element_type_structure
             if not (isinstance(spec, Mapping) and {"image", "label"} <= spec.keys()):
-                raise InvalidInputError(
-                    f"{name}: examples are {spec}; expected `image` and `label`, or an "
-                    "example_fn that gives both."
-                )
+                cure = "expected `image` and `label`, or an example_fn"
+                raise InvalidInputError(f"{name}: examples are {spec}; {cure}.")
 
         def mapped(data: tf.data.Dataset) -> tf.data.Dataset:
             pairs = data.map(lambda *parts: tuple(example_fn(*parts)))
@@ -202,9 +200,7 @@ class FederatedDataset:
                 sizes[client_id] = len(labels)
                 positives[client_id] = np.unique(labels).astype(np.int32)
         if min((classes[0] for classes in positives.values()), default=-1) < 0:
-            raise InvalidInputError(
-                f"{name}: expected a client with examples, and labels from 0 on."
-            )
+            raise InvalidInputError(f"{name} needs a client, and labels from 0 on.")
         largest = max(int(classes[-1]) for classes in positives.values())
         num_classes = _checked_num_classes(num_classes, largest)
         if isinstance(test, tff.simulation.datasets.ClientData):
@@ -384,11 +380,10 @@ def _check_element(image: tf.TensorSpec, label: tf.TensorSpec) -> None:
     """Checks that an example is a valid input of models."""
     is_input = image.dtype in _INPUTS and image.shape.rank and all(image.shape)
     if not (is_input and label.dtype.is_integer and label.shape.rank == 0):
+        found = f"{image.dtype.name}{image.shape} and {label.dtype.name}{label.shape}"
         raise InvalidInputError(
-            f"examples are images {image.dtype.name}{image.shape} and labels "
-            f"{label.dtype.name}{label.shape}; expected uint8[h, w, c] (or float32 "
-            "or int32) of one known shape and whole numbers []: give an example_fn "
-            "that returns this form."
+            f"examples are {found}; expected uint8[h, w, c] (or float32 or int32) of "
+            "one known shape and whole numbers []: give an example_fn."
         )
 
 
@@ -426,6 +421,6 @@ def _checked_num_classes(num_classes: int | None, largest: int) -> int:
 def _check_test_labels(labels: np.ndarray, num_classes: int, is_unseen: bool) -> None:
     if min(labels, default=-1) < 0 or (not is_unseen and labels.max() >= num_classes):
         raise InvalidInputError(
-            f"expected test images with labels in 0..{num_classes - 1}, as clients "
-            "have, or from 0 on with test_is_unseen=True."
+            f"expected test images with labels in 0..{num_classes - 1}, or from 0 on "
+            "with test_is_unseen=True."
         )

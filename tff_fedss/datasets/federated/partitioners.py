@@ -80,8 +80,7 @@ class Natural(Partitioner):
 
     def split(self, labels, rng, owners=None, owner_names=None):
         """See the base class."""
-        if owners is None:
-            raise InvalidInputError(f"partition=natural {splits.NEEDS_CLIENTS}")
+        splits.check_clients("partition=natural", owners)
         return partitions.natural(owners, owner_names, rng)
 
 
@@ -123,8 +122,7 @@ class Dirichlet(Partitioner):
                 return partitions.natural(of_image, names, rng)
         raise InvalidInputError(
             f"{_MAX_TRIES} draws with alpha={self.alpha:g} left one of {num_clients:,} "
-            f"clients with fewer than min_size={self.min_size} images: use fewer "
-            "clients, or a larger alpha."
+            f"clients fewer than min_size={self.min_size} images."
         )
 
 

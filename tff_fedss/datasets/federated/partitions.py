@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tff_fedss.errors import InvalidInputError, check_at_least
+from tff_fedss.errors import InvalidInputError, check_at_least, check_range
 
 CLIENT_PREFIX = "client_"
 
@@ -73,8 +73,7 @@ def generator(seed: int, stream: int) -> np.random.Generator:
         seed: Which partition; 0 <= seed < 2^63.
         stream: Separates this data set's draws from others with the same seed.
     """
-    if not 0 <= seed < 2**63:
-        raise InvalidInputError(f"seed={seed} must be in 0..2^63-1.")
+    check_range("seed", seed, 0, 2**63 - 1)
     return np.random.Generator(np.random.Philox(key=[seed, stream]))
 
 
@@ -197,9 +196,9 @@ def _slots_per_class(
     least = np.minimum(sizes, 1)
     if not least.sum() <= total <= most.sum():
         raise InvalidInputError(
-            f"num_clients={num_clients:,} times classes_per_client="
-            f"{classes_per_client:,} is {total:,}; expected {least.sum():,} (a client "
-            f"for each class) to {most.sum():,} (as many as it has images for)."
+            f"num_clients={num_clients:,} times {classes_per_client=} is {total:,}; "
+            f"expected {least.sum():,} (a client for each class) to {most.sum():,} "
+            "(as many as it has images for)."
         )
 
     def ideal(rate: float) -> np.ndarray:

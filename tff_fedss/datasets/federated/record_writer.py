@@ -41,17 +41,13 @@ def open_folder(
         try:
             lock = files.Lock(folder, os.O_RDONLY)
         except BlockingIOError as e:
-            raise InvalidInputError(
-                f"Another program is writing to {folder}; wait for its end."
-            ) from e
+            raise InvalidInputError(f"Another program writes to {folder}.") from e
     with contextlib.closing(lock):
         found = {file: files.read_if_there(folder / file) for file in run}
         for file, content in run.items():
             if found[file] not in (None, content):
-                raise InvalidInputError(
-                    f"{folder / file} is of another run. Give the same input, give "
-                    "another `output_dir`, or remove the folder."
-                )
+                cure = "give the same input, or another `output_dir`"
+                raise InvalidInputError(f"{folder / file} is of another run: {cure}.")
         for file, content in run.items():
             if found[file] is None:
                 files.write(folder / file, content)

@@ -90,14 +90,13 @@ def example_parser(image_feature: str, label_feature: str, num_classes: int) -> 
         A function from a serialized `tf.train.Example` to its label. It checks image
         and label and raises ValueError with the reason.
     """
+    largest = num_classes - 1
 
     def parse(serialized: bytes) -> tuple[np.int32]:
         example = parsed(serialized)
         label = value(example, label_feature, "int64_list")
-        if not 0 <= label < num_classes:
-            raise ValueError(
-                f"has {label_feature}={label}, not in 0..{num_classes - 1}"
-            )
+        if not 0 <= label <= largest:
+            raise ValueError(f"has {label_feature}={label}, not in 0..{largest}")
         check_image(value(example, image_feature, "bytes_list"))
         return (np.int32(label),)
 

@@ -63,9 +63,9 @@ def parse(
         classes.append(files.whole_number(label, where, _CLASS, 0, largest))
         if with_clients:
             if not _FILE_NAME.fullmatch(row[_CLIENT]):
+                found = f"the {_CLIENT} {row[_CLIENT]!r}"
                 raise InvalidInputError(
-                    f"{where}: the {_CLIENT} {row[_CLIENT]!r} cannot be the name of a "
-                    "file: no slash, no dot in front."
+                    f"{where}: {found} cannot be the name of a file."
                 )
             clients.append(row[_CLIENT])
     if not classes:

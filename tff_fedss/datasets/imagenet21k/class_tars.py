@@ -14,7 +14,7 @@ import pathlib
 import re
 import tarfile
 from collections.abc import Iterator, Set
-from typing import IO
+from typing import IO, Any
 
 from tff_fedss import files, progress, unpacking
 from tff_fedss.datasets import sources
@@ -55,14 +55,10 @@ class ClassTar:
             for member in members:
                 name = member.name.rpartition("/")[2]
                 if not pattern.fullmatch(name):
-                    raise InvalidInputError(
-                        f"{self.label}: found {member.name}; expected "
-                        f"{self.wnid}_<number>.JPEG."
-                    )
+                    expected = f"{self.wnid}_<number>.JPEG"
+                    raise InvalidInputError(f"{self.label}: {name} is no {expected}.")
                 unpacking.check_size(member.size)
-                if name in places:
-                    raise InvalidInputError(f"{self.label}: {name} is in it twice.")
-                places[name] = member.offset_data, member.size
+                _put_once(places, name, (member.offset_data, member.size), self.label)
         return places
 
 
@@ -92,19 +88,24 @@ class Archive:
         if self.class_tars is not None:
             yield from (tar for tar in self.class_tars if tar.wnid not in done)
             return
-        seen = set()
+        seen = {}
         for wnid, content in _gzipped(self.path):
             _check_classes(self.path, {wnid} - set(self.wnids))
-            if wnid in seen:
-                raise InvalidInputError(f"{self.path}: {wnid}.tar is in it twice.")
-            seen.add(wnid)
+            _put_once(seen, f"{wnid}.tar", wnid, self.path)
             if wnid not in done:
                 copy = copies / f"{wnid}.tar"
                 with files.writing(copy), open(copy, "wb") as file:
                     for chunk in _chunks(content, str(self.path)):
                         file.write(chunk)
                 yield ClassTar(wnid, f"{self.path}: {wnid}.tar", copy, is_copy=True)
-        _check_classes(self.path, set(self.wnids) - seen)
+        _check_classes(self.path, set(self.wnids) - {*seen.values()})
+
+
+def _put_once(known: dict[str, Any], name: str, value: Any, label: object) -> None:
+    """Adds a file of an archive to those that are known; a name may occur once."""
+    if name in known:
+        raise InvalidInputError(f"{label}: {name} is in it twice.")
+    known[name] = value
 
 
 def open_archive(path: os.PathLike, wnids: list[str] | None = None) -> Archive:
@@ -138,9 +139,8 @@ def open_archive(path: os.PathLike, wnids: list[str] | None = None) -> Archive:
 def _check_classes(path: pathlib.Path, odd: set[str]) -> None:
     """Checks that archive and list have the same classes."""
     if odd:
-        raise InvalidInputError(
-            f"{path}: {min(odd)} is in the archive or in the list of classes only."
-        )
+        where = "the archive or in the list of classes only"
+        raise InvalidInputError(f"{path}: {min(odd)} is in {where}.")
 
 
 def read_wnids(path: os.PathLike) -> list[str]:
@@ -149,9 +149,7 @@ def read_wnids(path: os.PathLike) -> list[str]:
     for number, line in enumerate(files.read_lines(path), 1):
         wnid = line.strip()
         if wnid and not _WNID.fullmatch(wnid):
-            raise InvalidInputError(
-                f"wnids={path}:{number}: {wnid!r} is not a wnid: an n and 8 digits."
-            )
+            raise InvalidInputError(f"wnids={path}:{number}: {wnid!r} is not a wnid.")
         wnids.add(wnid)
     return sorted(wnids - {""})
 
@@ -166,11 +164,10 @@ def _tars_of_tar(path: pathlib.Path) -> list[ClassTar]:
     with sources.reading(str(path)), _members(path, 0) as members:
         for member in members:
             wnid = _wnid(member.name, path)
-            label = f"{path}: {wnid}.tar"
-            if wnid in tars:
-                raise InvalidInputError(f"{path}: {wnid}.tar is in it twice.")
-            tars[wnid] = ClassTar(wnid, label, path, member.offset_data)
-    return [tars[wnid] for wnid in sorted(tars)]
+            name = f"{wnid}.tar"
+            tar = ClassTar(wnid, f"{path}: {name}", path, member.offset_data)
+            _put_once(tars, name, tar, path)
+    return [tars[name] for name in sorted(tars)]
 
 
 def _gzipped(

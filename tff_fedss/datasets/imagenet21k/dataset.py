@@ -61,9 +61,7 @@ def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
     for shard, wanted in zip(paths, shard_ends - shard_starts, strict=True):
         found = shard.stat().st_size if shard.exists() else 0
         if found != wanted:
-            raise errors.InvalidInputError(
-                f"{shard} has {found:,} bytes; expected {wanted:,}."
-            )
+            raise errors.InvalidInputError(f"{shard}: {found:,} bytes, not {wanted:,}.")
     return records.RecordIndex(tuple(map(str, paths)), index)
 
 
@@ -203,7 +201,7 @@ def _folder(data_dir: pathlib.Path) -> pathlib.Path:
             return folder.absolute()
         if (folder / PREPARATION_FILE).is_file():
             found = f"{version}, which is not finished"
+    expected = f"{version}, which ./run.sh prepare_imagenet21k writes"
     raise errors.InvalidInputError(
-        f"data_dir={data_dir}: found {found}; expected {version}, which ./run.sh "
-        "prepare_imagenet21k writes from the class tars of ImageNet-21k."
+        f"{data_dir=!s}: found {found}; expected {expected}."
     )

@@ -95,10 +95,8 @@ def prepare(
     before = files.read_if_there(folder / dataset.PREPARATION_FILE)
     before = {"seed": seed, "wnids": None} if before is None else json.loads(before)
     if before["seed"] != seed:
-        raise InvalidInputError(
-            f"{folder} has been prepared with another seed than {seed}. Give another "
-            "`output_dir`, or remove the folder."
-        )
+        what = f"another seed than {seed}: give another `output_dir`"
+        raise InvalidInputError(f"{folder} has been prepared with {what}.")
     if (folder / dataset.CLASS_SIZES_FILE).exists():
         return folder
     known = class_tars.read_wnids(wnids) if wnids is not None else before["wnids"]
@@ -195,9 +193,8 @@ def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -
     if undecodable and not allow_undecodable:
         total = len(undecodable) + sum(map(sum, sizes.values()))
         raise UndecodableImagesError(
-            f"{len(undecodable):,} of {total:,} images cannot be decoded; they are "
-            f"listed in {listing}. Everything else is written: run the same command "
-            "with `allow_undecodable` to finish without them."
+            f"{len(undecodable):,} of {total:,} images cannot be decoded: see {listing}"
+            ". With `allow_undecodable`, the same command finishes without them."
         )
     with files.replacing(folder / dataset.INDEX_FILE) as temporary:
         arrays = {

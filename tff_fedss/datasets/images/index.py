@@ -94,10 +94,9 @@ class ImageIndex:
         try:
             return convert(self._source.read(int(self._files[row])))
         except (ValueError, *sources.DAMAGED) as error:
+            name, why = self.image_name(row), files.error_text(error)
             raise RunStoppedError(
-                f"{self.label}: {self.image_name(row)} can no longer be read: "
-                f"{files.error_text(error)}. Restore it, then run the same command "
-                "again."
+                f"{self.label}: {name} can no longer be read: {why}. Restore it."
             ) from error
 
     def fingerprint(self, rows: np.ndarray) -> Fingerprint:
@@ -185,9 +184,7 @@ def load(
     label = f"data_dir={os.fspath(data_dir)}"
     if path.suffix.lower() == ".csv":
         if not path.is_file():
-            raise InvalidInputError(
-                f"{label} is not a file; expected a table of " "images."
-            )
+            raise InvalidInputError(f"{label} is not a file; expected a table.")
         path, table = path.parent, path.name
     source = sources.open_source(path, label, cache_dir)
     table = table or _table_of(source)
@@ -207,9 +204,7 @@ def load(
     name = pathlib.Path(os.path.abspath(data_dir)).name
     index = ImageIndex(source, what, name, without_images=without_images)
     if needs_labels and len(index.class_names or ()) < 2:
-        raise InvalidInputError(
-            f"{label}: all images are of one class or none; expected two or more."
-        )
+        raise InvalidInputError(f"{label}: all images are of one class or none.")
     index.check_images(cache_dir)
     return index
 

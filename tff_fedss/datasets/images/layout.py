@@ -94,10 +94,8 @@ def from_folders(
         if len(parts) == 1 and not needs_labels:
             return _without_labels(used)
         first = next(names[k] for k in used if "/" not in names[k])
-        raise InvalidInputError(
-            f"{source}: {first} is not in a folder; expected {_EXPECTED}, or, for no "
-            "classes, folders=none."
-        )
+        expected = f"expected {_EXPECTED}, or, for no classes, folders=none"
+        raise InvalidInputError(f"{source}: {first} is not in a folder; {expected}.")
     parts = _without_shared(parts)
     parts, split_of = _without_splits(parts, source)
     parts = _without_meaningless(parts, split_of)
@@ -105,9 +103,8 @@ def from_folders(
     without_class = [folder for folder, rest in parts.items() if not rest]
     if without_class:
         if any(split_of.get(folder, TRAIN) == TRAIN for folder in without_class):
-            raise InvalidInputError(
-                f"{source}: {without_class[0]}/ is not a class's folder."
-            )
+            found = f"{without_class[0]}/ is not a class's folder"
+            raise InvalidInputError(f"{source}: {found}.")
         count = sum(folder in set(without_class) for folder in of_image)
         notes.append(
             f"left out: {count:,} images of {shown(without_class)} without a class"
@@ -160,9 +157,9 @@ def _without_splits(
             {r[level] for r in parts.values() if r[level].lower() not in _SPLITS}
         )
         if strange:
+            others = " and ".join(sorted(found & _SPLITS.keys()))
             raise InvalidInputError(
-                f"{source}: found the folder {strange[0]} beside "
-                f"{' and '.join(sorted(found & _SPLITS.keys()))}; expected no other."
+                f"{source}: the folder {strange[0]} beside {others}."
             )
         split_of = {f: _SPLITS[rest[level].lower()] for f, rest in parts.items()}
         return (
@@ -199,9 +196,8 @@ def _clients_and_classes(
     if folders == "client/class":
         for folder, rest in parts.items():
             if len(rest) < 2:
-                raise InvalidInputError(
-                    f"{source}: {folder}/ is one folder; expected CLIENT/CLASS/image."
-                )
+                expected = "one folder; expected CLIENT/CLASS/image"
+                raise InvalidInputError(f"{source}: {folder}/ is {expected}.")
         return (
             {folder: rest[0] for folder, rest in parts.items()},
             {folder: "/".join(rest[1:]) for folder, rest in parts.items()},
@@ -289,13 +285,10 @@ def from_table(
     def rows() -> Iterator[Row]:
         for where, values in files.csv_table(content, f"{source}: {table}", columns):
             split = values.get("split", "train").strip().lower()
-            if split not in _SPLITS or not all(
-                values.get(column, "x").strip() for column in ("label", "client")
-            ):
-                raise InvalidInputError(
-                    f"{where}: found {values}; expected a label, a client, and the "
-                    "split train, test or val."
-                )
+            has_names = all(values.get(k, "x").strip() for k in ("label", "client"))
+            if split not in _SPLITS or not has_names:
+                wanted = "a label, a client, and the split train, test or val"
+                raise InvalidInputError(f"{where}: found {values}; expected {wanted}.")
             path = f"{folder}/{values['path'].removeprefix('./')}".removeprefix("/")
             yield Row(
                 where, path, values.get("label"), values.get("client"), _SPLITS[split]

@@ -65,10 +65,8 @@ def load(
         builder.download_and_prepare()
     info = builder.info
     if info.file_format.value != "tfrecord":
-        raise InvalidInputError(
-            f"{where}: {builder.data_path} has the format {info.file_format.value}; "
-            "expected tfrecord: prepare it again with file_format='tfrecord'."
-        )
+        found = f"{builder.data_path} has the format {info.file_format.value}"
+        raise InvalidInputError(f"{where}: {found}; expected tfrecord.")
     keys = _keys(info, image, label, client)
     used = [split for split in splits if split in info.splits]
     index = _records(info, used, keys, cache_dir)
@@ -159,12 +157,8 @@ def _keys(
             possible = [k for k, feature in features if type(feature) is kind]
             key = possible[0] if len(possible) == 1 else None
         if key not in possible:
-            raise InvalidInputError(
-                f"{name}={key}: {info.full_name} has the features "
-                f"{', '.join(info.features)}, of which "
-                f"{', '.join(possible) or 'none'} can be the {name}; choose one by "
-                f"{name}=."
-            )
+            found = f"of {', '.join(info.features)}, {', '.join(possible) or 'none'}"
+            raise InvalidInputError(f"{name}={key}: {found} can be the {name}.")
         keys[name] = key
     return keys
 
@@ -208,9 +202,7 @@ def _records(
     found = np.bincount(index.records["file"], minlength=len(paths))
     for path, expected, count in zip(paths, lengths, found, strict=True):
         if count != expected:
-            raise InvalidInputError(
-                f"{path}: found {count:,} records; expected {expected:,}."
-            )
+            raise InvalidInputError(f"{path}: {count:,} records, not {expected:,}.")
     return index
 
 

@@ -184,8 +184,7 @@ def _find_folder(data_dir: os.PathLike | None, published: Published) -> pathlib.
             return folder
     raise InvalidInputError(
         f"data_dir={data_dir}: expected {published.folder}/{TRAIN_FOLDER}/<user_id> "
-        f"and {published.folder}/{TEST_FILE}, which `./run.sh prepare_landmarks` "
-        "writes. If the preparation is not finished, run it again."
+        f"and {published.folder}/{TEST_FILE}, of `./run.sh prepare_landmarks`."
     )
 
 

@@ -65,9 +65,8 @@ def prepare(
             missing or damaged without `allow_missing`.
     """
     if not (output_dir and split_dir) or (image_dir is None) == (shard_dir is None):
-        raise InvalidInputError(
-            "give `output_dir`, `split_dir` and either `image_dir` or `shard_dir`."
-        )
+        wanted = "`output_dir`, `split_dir` and either `image_dir` or `shard_dir`"
+        raise InvalidInputError(f"give {wanted}.")
     published = dataset.SPLITS[split]
     # Kept in the folder, so that the expected data are also known later.
     run, train, test = _read_split(published, split_dir, allow_other_split)
@@ -102,9 +101,8 @@ def _read_split(
     if problems:
         message = f"This is not the published {published.title}: {'; '.join(problems)}."
         if not allow_other_split:
-            raise InvalidInputError(
-                f"{message} If that is intended, give `allow_other_split`."
-            )
+            cure = "If that is intended, give `allow_other_split`"
+            raise InvalidInputError(f"{message} {cure}.")
         print(f"note: {message}", file=sys.stderr)
     return dict(zip(names, (train_csv, test_csv), strict=True)), train, test
 
@@ -138,8 +136,8 @@ class _Unit(NamedTuple):
     """
 
     file: str
-    owner: str
-    image_ids: list[str]
+    owner: str  # The client, or `_TEST_OWNER`.
+    image_ids: list[str]  # Its images, in order.
     classes: list[int]
 
 
@@ -294,8 +292,7 @@ def _report(
         if not allow_missing:
             raise RunStoppedError(
                 f"{found} The {len(num_rejected):,} files that need them were not "
-                "written. Add the images and run the same command again, or leave them "
-                "out with `allow_missing`."
+                "written: add the images, or leave them out with `allow_missing`."
             )
         print(f"note: {found} They are left out.", file=sys.stderr)
     num_test = expected.pop(_TEST_OWNER) - num_rejected.pop(_TEST_OWNER, 0)
@@ -345,9 +342,8 @@ def read_whole(images: Images, image_id: str) -> bytes:
 def in_folder(folder: pathlib.Path) -> Images:
     """Finds images in files, flat or in the tree of the original archives."""
     if not folder.is_dir():
-        raise InvalidInputError(
-            f"image_dir={folder} is no folder of <id>.jpg or a/b/c/<id>.jpg."
-        )
+        expected = "<id>.jpg or a/b/c/<id>.jpg"
+        raise InvalidInputError(f"image_dir={folder} is no folder of {expected}.")
 
     def find(image_id: str) -> tuple[str, Callable[[], bytes]]:
         tree = folder / "/".join(image_id[:3]) / f"{image_id}.jpg"
@@ -367,7 +363,7 @@ def in_shards(folder: pathlib.Path, image_ids: Collection[str]) -> Images:
     shards = sorted(folder.glob("images_*.tar"))
     if not shards:
         raise InvalidInputError(
-            f"shard_dir={folder}: found none of images_000.tar to images_499.tar."
+            f"shard_dir={folder} has no images_000.tar to _499.tar."
         )
     image_ids, found = frozenset(image_ids), {}
 
@@ -390,9 +386,8 @@ def in_shards(folder: pathlib.Path, image_ids: Collection[str]) -> Images:
 
     def find(image_id: str) -> tuple[str, Callable[[], bytes]]:
         if image_id not in found:
-            raise NoImageError(
-                f"{folder}/*/{image_id}.jpg", f"is in none of the {len(shards)} shards"
-            )
+            path = f"{folder}/*/{image_id}.jpg"
+            raise NoImageError(path, f"is in none of the {len(shards)} shards")
         place = found[image_id]
         read = functools.partial(sources.read_part, *place)
         return f"{place[0]}:{image_id}.jpg", read
