@@ -60,9 +60,6 @@ class RandomizedResponse(class_sets.SampledClasses):
         max_positives: The largest |P_k| of any client.
         logit_correction: "inclusion" or "none".
         epsilon: Epsilon with respect to one class, positive.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     is_permanent = True
@@ -118,9 +115,6 @@ class DecoyPool(class_sets.SampledClasses):
         max_positives: The largest |P_k| of any client.
         logit_correction: "inclusion" or "none".
         pool_size: M, from m to n less the largest |P_k|.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     is_permanent = True
@@ -166,18 +160,10 @@ def builder(
     logit_correction: str = "inclusion",
     **options: float,
 ) -> class_sets.ClassSetBuilder:
-    """Makes a builder by its name on the command line.
+    """Makes a builder by its name on the command line, one of `NEGATIVES`.
 
-    Args:
-        name: One of `NEGATIVES`.
-        num_classes: n.
-        num_negatives: m.
-        max_positives: The largest |P_k| of any client.
-        logit_correction: "inclusion" or "none".
-        **options: `epsilon` of "randomized_response", `pool_size` of "pool".
-
-    Raises:
-        ValueError: If an argument is out of range.
+    Options are `epsilon` of "randomized_response" and `pool_size` of "pool"; the
+    other arguments are those of `class_sets.SampledClasses`.
     """
     errors.check_choice("negatives", name, NEGATIVES)
     return _BUILDERS[name](

@@ -74,9 +74,6 @@ class ClassSetBuilder(abc.ABC):
             seed: int32[2], of this client in this round.
             permanent_seed: int32[2], of this client, the same in all rounds; given if
                 `is_permanent`.
-
-        Returns:
-            The client's `ClassSet`.
         """
 
 
@@ -98,9 +95,6 @@ class SampledClasses(ClassSetBuilder):
         num_negatives: m, of each client and round, at most n.
         max_positives: The largest |P_k| of any client: it fixes the padded length.
         logit_correction: "inclusion" or "none".
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
@@ -135,17 +129,7 @@ class SampledClasses(ClassSetBuilder):
         seed: tf.Tensor,
         permanent_seed: tf.Tensor | None = None,
     ) -> ClassSet:
-        """Draws the negatives.
-
-        Args:
-            positives: int32[|P_k|], ascending.
-            others: int32[], n - |P_k|.
-            seed: See `build`.
-            permanent_seed: See `build`.
-
-        Returns:
-            The client's `ClassSet`.
-        """
+        """Draws negatives, given P_k, ascending, and n - |P_k|; seeds as in `build`."""
         del permanent_seed
         negatives = draw_others(
             positives,
@@ -174,9 +158,6 @@ class PopularClasses(SampledClasses):
         popularity: float[n], above 0: q is proportional to it. None: log-uniform
             (Zipf), for classes numbered from the most popular one on: log((c + 2) / (c
             + 1)), as in `tf.random.log_uniform_candidate_sampler`.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     def __init__(
@@ -224,13 +205,7 @@ def split(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns P_k, int32[|P_k|], ascending, and n - |P_k|, int32[].
 
-    Args:
-        labels: int32[examples].
-        num_classes: n.
-        max_positives: The most that |P_k| may be.
-
-    Raises:
-        tf.errors.InvalidArgumentError: When it runs, if P_k does not fit.
+    Takes labels int32[examples]. Fails when it runs if |P_k| exceeds `max_positives`.
     """
     positives = tf.sort(tf.unique(labels).y)
     num_positives = tf.size(positives)
@@ -260,18 +235,10 @@ def draw_others(
     seed: tf.Tensor,
     always_fit: bool = True,
 ) -> tf.Tensor:
-    """Draws classes that are not in P_k, uniformly without replacement.
+    """Draws int32[min(m, n - |P_k|)] of the classes that are not in P_k, distinct.
 
-    Args:
-        positives: int32[|P_k|], P_k, ascending.
-        others: int32[], n - |P_k|.
-        num_negatives: m.
-        seed: int32[2].
-        always_fit: Whether m <= n - |P_k| always; if not, all others are taken where m
-            is larger.
-
-    Returns:
-        int32[min(m, n - |P_k|)].
+    P_k is int32[|P_k|], ascending; `others` is n - |P_k|. Unless `always_fit`, all
+    others are taken where m is larger.
     """
 
     def draw():
@@ -285,12 +252,7 @@ def draw_others(
 
 
 def inclusion_correction(others: tf.Tensor, num_drawn: int | tf.Tensor) -> tf.Tensor:
-    """Returns the log correction of a negative, float32[].
-
-    Args:
-        others: int32[], n - |P_k|.
-        num_drawn: Number of those in the softmax.
-    """
+    """Returns the log correction of a negative, float32[]; others is n - |P_k|."""
     # Without other classes there is no negative to correct.
     weight = tf.cast(tf.maximum(others, 1), tf.float32) / tf.cast(
         tf.maximum(num_drawn, 1), tf.float32
@@ -367,33 +329,17 @@ class AllClasses(ClassSetBuilder):
 
 
 def contains(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-    """Returns which of the values are in a sorted vector.
-
-    Args:
-        ascending: int32[a], sorted; may be empty.
-        values: int32[b].
-
-    Returns:
-        bool[b].
-    """
+    """Returns which values, int32[b], are in a sorted vector, int32[a]: bool[b]."""
     return tf.searchsorted(ascending, values, side="right") > tf.searchsorted(
         ascending, values, side="left"
     )
 
 
 def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
-    """Converts classes to positions in S_k, the targets of the loss.
+    """Converts classes, int32[examples], to positions in S_k, the targets of the loss.
 
-    Args:
-        class_set: The client's class set.
-        labels: int32[examples], each a member of the class set.
-
-    Returns:
-        int32[examples], in [0, |S_k|).
-
-    Raises:
-        tf.errors.InvalidArgumentError: When it runs, if a label is not among the keys,
-            or the keys do not ascend.
+    Returns int32[examples], in [0, |S_k|). Fails when it runs if a label is not
+    among the keys, or the keys do not ascend.
     """
     found = tf.searchsorted(class_set.keys, labels, side="left")
     last = tf.size(class_set.keys) - 1
@@ -413,12 +359,7 @@ def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
 def _skip(ranks: tf.Tensor, excluded: tf.Tensor) -> tf.Tensor:
     """Maps r to the r-th smallest non-negative integer that is not excluded.
 
-    Args:
-        ranks: int32[m].
-        excluded: int32[p], ascending and distinct.
-
-    Returns:
-        int32[m]: distinct ranks give distinct integers outside `excluded`.
+    Ranks are int32[m]; `excluded` is int32[p], ascending and distinct.
     """
     # excluded[i] - i integers below excluded[i] are not excluded, so the result of rank
     # r is above exactly the excluded values for which that number is at most r.

@@ -58,15 +58,9 @@ def check_range(
     above: bool = False,
     whole: bool = False,
 ) -> None:
-    """Raises InvalidInputError unless a value is a finite number within bounds.
+    """Raises InvalidInputError unless a value is a finite number in [low, high].
 
-    Args:
-        name: The argument's.
-        value: The number.
-        low: The minimum; exclusive if `above`.
-        high: The maximum.
-        above: See `low`.
-        whole: Whether it must be an integer.
+    With `above`, in (low, high]; with `whole`, also an integer.
     """
     is_number = isinstance(value, numbers.Integral if whole else numbers.Real)
     is_within = is_number and low <= value <= high and not (above and value == low)
@@ -82,13 +76,9 @@ _MOST_SHOWN = 100
 
 
 def check_kind(name: str, value: Any, kind: Any, wanted: str) -> None:
-    """Raises TypeError unless a value is an instance of a class.
+    """Raises TypeError unless a value is of a class, or of one of a tuple of classes.
 
-    Args:
-        name: The argument's.
-        value: What was given.
-        kind: A class or a tuple of classes.
-        wanted: What to give, in words.
+    `wanted` says in words what to give.
     """
     if not isinstance(value, kind):
         found = repr(value)
@@ -102,12 +92,7 @@ def check_function(
 ) -> None:
     """Raises TypeError unless a value can be called with `num_arguments` arguments.
 
-    Args:
-        name: The argument's.
-        value: What was given.
-        num_arguments: Number of positional arguments.
-        wanted: Its arguments and result, in words.
-        unlike: Classes whose objects are refused although they can be called.
+    `wanted` says its arguments and result in words; objects of `unlike` are refused.
     """
     try:
         inspect.signature(value).bind(*range(num_arguments))

@@ -55,13 +55,8 @@ def io_error(
 ) -> InvalidInputError | RunStoppedError:
     """Returns the error to raise for a file that cannot be read or written.
 
-    Args:
-        error: An OSError, or one of TensorFlow's.
-        path: The file or folder that the user named; the error may have another one.
-        what: What failed, such as "cannot be written".
-
-    Returns:
-        An `InvalidInputError` if the path is to blame, else a `RunStoppedError`.
+    It is an `InvalidInputError` if the path is to blame, else a `RunStoppedError`. The
+    path is the one that the user named; `what` failed, such as "cannot be written".
     """
     is_input = getattr(error, "errno", None) in _BAD_PATH
     message = f"{os.fspath(path)} {what}: {error_text(error)}."
@@ -78,15 +73,7 @@ def doing(path: str | os.PathLike, what: str) -> Iterator[None]:
 
 
 def writing(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
-    """Converts a failure to write in the body into an error that names the file.
-
-    Args:
-        path: The file to name.
-
-    Raises:
-        InvalidInputError: If there can be no such file.
-        RunStoppedError: If the disk is full, or the system forbids it.
-    """
+    """Converts a failure to write in the body into an error that names the file."""
     return doing(path, "cannot be written")
 
 
@@ -98,13 +85,8 @@ def reading(path: str | os.PathLike) -> contextlib.AbstractContextManager[None]:
 def make_folder(path: str | os.PathLike, name: str | None = None) -> pathlib.Path:
     """Makes a folder and its parents where they are missing, and returns it.
 
-    Args:
-        path: The folder.
-        name: Its name in messages; by default its path.
-
-    Raises:
-        InvalidInputError: If there can be no such folder.
-        RunStoppedError: If it cannot be made.
+    Raises InvalidInputError if there can be none, RunStoppedError if it cannot be
+    made. Messages have its name or, by default, its path.
     """
     with doing(name or path, "cannot be created"):
         try:
@@ -119,13 +101,9 @@ def make_folder(path: str | os.PathLike, name: str | None = None) -> pathlib.Pat
 def replacing(path: str | os.PathLike, unique: bool = False) -> Iterator[pathlib.Path]:
     """Yields a path to write to; the result replaces the file unless the body fails.
 
-    Args:
-        path: The file, in a folder that exists.
-        unique: Whether several processes may write it at once; the last one wins.
-
-    Raises:
-        InvalidInputError: If there can be no such file.
-        RunStoppedError: If it cannot be written. The previous file stays.
+    With `unique` several processes may write it at once; the last one wins. Raises
+    InvalidInputError if there can be no such file, and RunStoppedError if it cannot
+    be written; the previous file stays.
     """
     path = pathlib.Path(path)
     with writing(path):
@@ -153,12 +131,7 @@ def write_text(path: str | os.PathLike, text: str) -> None:
 
 
 def read_bytes(path: str | os.PathLike) -> bytes:
-    """Reads a file.
-
-    Raises:
-        InvalidInputError: If there is no such file.
-        RunStoppedError: If it cannot be read.
-    """
+    """Reads a file; InvalidInputError if it is missing, else RunStoppedError."""
     try:
         return pathlib.Path(path).read_bytes()
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path.
@@ -183,15 +156,7 @@ def read_lines(path: str | os.PathLike) -> list[str]:
 
 
 def decoded(content: bytes, name: str | os.PathLike) -> str:
-    """Decodes the bytes of a file as UTF-8.
-
-    Args:
-        content: The bytes. A byte order mark is removed.
-        name: The file's name in messages.
-
-    Raises:
-        InvalidInputError: If it is not UTF-8; it names the line.
-    """
+    """Decodes UTF-8 without a byte order mark; errors name the file and the line."""
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -208,18 +173,10 @@ def decoded_lines(content: bytes, name: str | os.PathLike) -> list[str]:
 def csv_rows(
     content: bytes, name: str | os.PathLike, delimiter: str = ","
 ) -> Iterator[tuple[str, list[str]]]:
-    """Yields the rows of a CSV file in UTF-8 that are not blank.
+    """Yields rows of a CSV file in UTF-8 that are not blank, each with its end.
 
-    Args:
-        content: The bytes of the file.
-        name: Its name in messages.
-        delimiter: The separator of fields.
-
-    Yields:
-        Where the row ends, as "name:line" for messages, and its fields.
-
-    Raises:
-        InvalidInputError: If it is not UTF-8 or no CSV; it names the line.
+    The end is "name:line", for messages. Raises InvalidInputError with the line if
+    it is not UTF-8 or no CSV.
     """
     text = io.StringIO(decoded(content, name), newline="")
     reader = csv.reader(text, delimiter=delimiter, strict=True)
@@ -276,17 +233,7 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def expect_once(where_of: dict[str, str], key: str, where: str, what: str) -> None:
-    """Records where a key stands in a table; raises an error if it stood there before.
-
-    Args:
-        where_of: Where each key was found first, as "name:line".
-        key: The key of a row.
-        where: Where the row is.
-        what: What the key is, for messages.
-
-    Raises:
-        InvalidInputError: If an earlier row has the key.
-    """
+    """Records where a key, a `what`, stands; InvalidInputError if it is repeated."""
     first = where_of.setdefault(key, where)
     if first != where:
         raise InvalidInputError(f"{where}: the {what} {key!r} is already in {first}.")
@@ -295,17 +242,9 @@ def expect_once(where_of: dict[str, str], key: str, where: str, what: str) -> No
 def whole_number(
     text: str, where: str, what: str, low: int = 0, high: int = 2**31 - 1
 ) -> int:
-    """Parses a field of a table that is a whole number.
+    """Parses a field, a `what`, that is a whole number in low..high.
 
-    Args:
-        text: The field.
-        where: Its line, as "name:line".
-        what: What the number is, for messages.
-        low: The minimum.
-        high: The maximum.
-
-    Raises:
-        InvalidInputError: If it is no such number.
+    Raises InvalidInputError with its place, "name:line", if it is none.
     """
     if not (text.isdecimal() and low <= int(text) <= high):
         found = f"the {what} {text!r}"
@@ -320,7 +259,6 @@ def write_npz(path: str | os.PathLike, arrays: Mapping[str, Any]) -> None:
     second traceback when it is collected.
 
     Args:
-        path: The file.
         arrays: Arrays by name, without Python objects. Of a `models.ShardedMatrix` one
             block of rows at a time is in memory.
 
@@ -389,15 +327,10 @@ class Lock:
     """A folder's lock, which is released when the process ends."""
 
     def __init__(self, path: str | os.PathLike, flags: int = os.O_RDWR | os.O_CREAT):
-        """Takes the lock.
+        """Takes the lock; BlockingIOError if another process has it.
 
-        Args:
-            path: The lock file.
-            flags: How to open it; by os.O_RDONLY, the path may be the folder's own.
-
-        Raises:
-            BlockingIOError: If another process has it.
-            OSError: If the file cannot be written, or its file system has no locks.
+        By os.O_RDONLY, the path may be the folder's own. Raises OSError if the
+        file cannot be written, or its file system has no locks.
         """
         self._file = os.open(path, flags, 0o666)
         try:

@@ -19,7 +19,6 @@ def bar(
         total: How many units there are; by default as many as there are items.
         unit: What is counted. "B" is shortened: kB, MB, GB.
         items: To iterate over the bar instead of calling its `update`.
-        **options: Others of tqdm.
 
     Returns:
         The bar, a context manager and an iterator over the items.

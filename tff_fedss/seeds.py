@@ -23,14 +23,9 @@ class Stream(enum.IntEnum):
 
 
 def fold_in(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
-    """Returns the seed of one stream, or of one item of a stream.
+    """Returns the seed, int32[2], of a `Stream`, or of one item of a stream.
 
-    Args:
-        seed: int32[2].
-        number: A `Stream`, or the index of an item.
-
-    Returns:
-        int32[2]. The same on every device: the generator is Philox.
+    It is the same on every device: the generator is Philox.
     """
     return tf.random.experimental.stateless_fold_in(
         seed, tf.cast(number, tf.int32), alg="philox"
@@ -38,14 +33,6 @@ def fold_in(seed: tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
 
 
 def generator(seed: int, number: int) -> np.random.Generator:
-    """Returns NumPy's generator for one step of a run.
-
-    Args:
-        seed: Seed of the run, below 2^64.
-        number: Number of the step.
-
-    Returns:
-        Philox, keyed by both numbers.
-    """
+    """Returns Philox, keyed by a run's seed, below 2^64, and the number of a step."""
     key = np.array([seed, number], np.uint64)
     return np.random.Generator(np.random.Philox(key=key))

@@ -22,14 +22,7 @@ def without_dict(tensors: _Tensors) -> _Tensors:
 
 
 def slices(element: Any) -> tf.data.Dataset:
-    """Makes a data set of the slices of arrays along their first axis.
-
-    Args:
-        element: An array or tensor, or a nested structure of them.
-
-    Returns:
-        `tf.data.Dataset.from_tensor_slices(element)`.
-    """
+    """Returns `tf.data.Dataset.from_tensor_slices(element)`, without leaks."""
     with tf.device("/device:CPU:0"):
         element = tf.nest.map_structure(tf.convert_to_tensor, element)
         without_dict(tf.nest.flatten(element))

@@ -149,11 +149,7 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
         self._union_size = union_size
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
-        """Creates the process.
-
-        Raises:
-            ValueError: If the inner factory adds noise.
-        """
+        """Creates the process; raises ValueError if the inner factory adds noise."""
         size, (_, embedding_dim) = self._union_size, _w_of(value_type).rows.shape
         union_of = exchange.union_of_keys(*_w_of(value_type).keys.shape)
         list_type = union_of.type_signature.result.member
@@ -225,9 +221,9 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
         num_classes: n.
 
     Raises:
-        TypeError: If `private` is another factory. Zeroing goes around this one:
-            `WrappedRowsFactory(zeroing, NoisedRowsFactory(...))`.
-        ValueError: If it has its own way of adding records.
+        TypeError: If `private` is another factory, or has its own way of adding
+            records. Zeroing goes around this one: `WrappedRowsFactory(zeroing,
+            NoisedRowsFactory(...))`.
     """
 
     # The noise of a round without clients is released as well.

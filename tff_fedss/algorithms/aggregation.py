@@ -135,13 +135,8 @@ def drop_rare_rows(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Sets rows to zero if fewer than `threshold` rows of their key are not zero.
 
-    Args:
-        keys: int32[L].
-        rows: float32[L, d].
-        threshold: t.
-
-    Returns:
-        The rows, and how many keys were dropped, int32[].
+    Takes int32[L] and float32[L, d]; returns the rows, and the number of dropped
+    keys, int32[].
     """
     contributes = tf.cast(tf.reduce_any(tf.not_equal(rows, 0.0), 1), tf.int32)
     distinct, place = tf.unique(keys)
@@ -265,22 +260,14 @@ def uses_weights(factory: Factory) -> bool:
 
 
 def check_factory(name: str, factory: Any) -> Factory:
-    """Returns a factory.
-
-    Raises:
-        TypeError: If it is none; the message names the argument `name`.
-    """
+    """Returns a factory; raises a TypeError that names the argument if it is none."""
     wanted = "a factory of tff.aggregators, such as tff.aggregators.MeanFactory()"
     errors.check_kind(name, factory, Factory, wanted)
     return factory
 
 
 def check_weighting(client_weighting: ClientWeighting) -> ClientWeighting:
-    """Returns a weighting; one of TFF's is returned as the equal one here.
-
-    Raises:
-        ValueError: If there is no such weighting, or it gives no weights.
-    """
+    """Returns a weighting, TFF's as the equal one here; ValueError if there is none."""
     if isinstance(client_weighting, tff.learning.ClientWeighting):
         return client_weighting.name.lower()
     if callable(client_weighting):

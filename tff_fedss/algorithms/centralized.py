@@ -24,9 +24,6 @@ class Centralized(InPlace):
         model: phi, from images [examples, h, w, c] to float32[examples, d]. Its weights
             are the initial ones and are trained in place.
         num_classes: n.
-        optimizer: A fresh Keras optimizer.
-        logit_scale: The fixed scale of the cosine logits.
-        image_dtype: The dtype of the images in the data.
         seed: Seed of the initial W; `build_fedss` draws the same W from it.
         initial_norm: Norm of its rows, see `models.initial_classifier`.
     """
@@ -66,15 +63,10 @@ class Centralized(InPlace):
     def update(
         self, images: np.ndarray | tf.Tensor, labels: np.ndarray | tf.Tensor
     ) -> dict[str, float]:
-        """Does one step on a mini-batch.
+        """Does one step on images [examples, h, w, c] with labels int32[examples].
 
-        Args:
-            images: [examples, h, w, c].
-            labels: int32[examples].
-
-        Returns:
-            Measured before the step: `loss`, the sum; `accuracy`, the number of
-            correctly classified examples; and `num_examples`.
+        Returns sums measured before the step: `loss`, `accuracy` (the number of
+        correctly classified examples) and `num_examples`.
         """
         sums = as_numbers(self._update_graph(images, labels))
         return {**sums, "num_examples": len(labels)}

@@ -52,9 +52,6 @@ def draw_class_set(
             optionally "positives": int32[|P_k|]. Without it, the labels are read and
             the images not kept. A permanent builder needs "permanent_seed": int32[2].
         builder: The builder of S_k.
-
-    Returns:
-        The class set.
     """
     if "positives" in client:
         labels = client["positives"]
@@ -72,10 +69,7 @@ def read(
     """Reads a client's data, given its class set.
 
     With `may_miss_positives`, examples whose class is not in the set are left out.
-
-    Raises:
-        tf.errors.InvalidArgumentError: When it runs, if a label is not among the
-            client's "positives".
+    Fails when it runs if a label is not among the client's "positives".
     """
     data = _stack(client["data"])
     labels = data["label"]
@@ -120,10 +114,8 @@ def train(
 
     Args:
         model: phi's Keras model, whose variables serve as working memory.
-        phi: Its initial weights.
         rows: float32[L, d], W_{S_k}.
         task: The client's class set and data.
-        training: The settings of the training.
         loss_fn: See `settings.ClientTraining`.
         round_num: int32[], counted from 0, for `training.learning_rate_fn`.
 
@@ -282,14 +274,9 @@ _DRAWS = re.compile("(Random|Rng|Multinomial|TruncatedNormal)|Stateful(?!Part)")
 
 
 def check_draws(training: tff.Computation) -> None:
-    """Checks that all random draws of a client's training come from its seed.
+    """Raises ValueError if an operation in `train` draws from a generator with a state.
 
-    Args:
-        training: A TensorFlow computation around `train`. What is outside of functions
-            in its graph makes initial values.
-
-    Raises:
-        ValueError: If an operation draws from a generator that has a state.
+    What is outside of functions in the graph of a computation makes initial values.
     """
     graph = tf.compat.v1.GraphDef()
     proto = tff.framework.ConcreteComputation.get_proto(training)
@@ -304,14 +291,9 @@ def check_draws(training: tff.Computation) -> None:
 
 
 def check_loss(loss_fn: Callable[..., tf.Tensor] | None, size: int) -> None:
-    """Checks a loss of (logits, targets, class set).
+    """Raises ValueError unless a loss gives one number for each example.
 
-    Args:
-        loss_fn: See `settings.ClientTraining`; None: nothing to check.
-        size: The length L of class sets.
-
-    Raises:
-        ValueError: If it does not give one number for each example.
+    `size` is the length L of class sets; None instead of a loss is not checked.
     """
     if loss_fn is None:
         return

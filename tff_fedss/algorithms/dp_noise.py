@@ -127,11 +127,7 @@ class TreeNoise:
 
 
 class _UnitVectors(tree_aggregation.ValueGenerator):
-    """Draws the k-th unit vector as k-th draw, so that a sum shows its draws' weights.
-
-    Attributes:
-        size: Number of unit vectors.
-    """
+    """Draws the k-th unit vector as k-th draw: a sum shows its draws' weights."""
 
     def __init__(self, size: int):
         self.size = size

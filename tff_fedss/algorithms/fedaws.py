@@ -34,30 +34,22 @@ def build_fedaws(
     seed: int = 0,
     initial_norm: float = models.INITIAL_NORM,
 ) -> tff.learning.templates.LearningProcess:
-    """Builds the learning process of FedAwS.
+    """Builds the learning process of FedAwS; see `build_fedss` for other arguments.
 
     Args:
-        feature_extractor_fn: See `build_fedss`.
-        num_classes: n.
-        class_sets: See `build_fedss`; without negatives.
-        client_training: See `build_fedss`.
-        server_update: See `build_fedss`; without `after_step`.
+        class_sets: Without negatives.
+        server_update: Without `after_step`.
         spreadout_weight: lambda; at 0 this is PosOnly. The FedSS paper searches it and
             reports the best (A.2).
         spreadout_margin: nu, the distance of unit-norm rows, in (0, 2], below which two
             classes push each other.
         spreadout_neighbors: k: only the k nearest classes of each class push it, for n
             so large that all pairs cost too much; None: all classes.
-        seed: See `build_fedss`.
-        initial_norm: See `build_fedss`.
 
     Returns:
         A process as `build_fedss` returns it, with the same state and metrics and
         "spreadout_loss", float32[]: reg_sp(W) before the push. As long as it is 0, no
         two classes are within the margin, and the process is PosOnly.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
     errors.check_range("spreadout_weight", spreadout_weight, 0)
     errors.check_range("spreadout_margin", spreadout_margin, 0, 2, above=True)

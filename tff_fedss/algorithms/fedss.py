@@ -216,7 +216,6 @@ def finalize_metrics(
 
     Args:
         sums: Sums of `client_update.ClientResult.metrics` over the cohort.
-        measurements: Measurements of the aggregators.
         of_server: Measurements of `settings.ServerUpdate.after_step`.
 
     Returns:

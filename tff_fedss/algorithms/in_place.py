@@ -22,7 +22,6 @@ class InPlace:
 
     Args:
         trainable: The variables that the optimizer changes.
-        optimizer: A fresh Keras optimizer.
         non_trainable: The other variables that training changes.
         weight_decay: As in PyTorch's SGD: times a weight, it is added to the gradient,
             and thus enters the momentum. Keras' optimizers decay the weights apart from

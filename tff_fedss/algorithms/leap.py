@@ -46,7 +46,6 @@ class SelfPacedStudent(InPlace):
             the initial ones and are trained in place.
         images: uint8[N, height, width, channels], to train on.
         labels: int32[N].
-        optimizer: A fresh Keras optimizer.
         pace: How lambda and gamma grow; None: every example is selected (Random).
         clusters_fn: Returns the clusters, int32[N], at the start of an epoch; not
             needed without a pace.
@@ -99,12 +98,9 @@ class SelfPacedStudent(InPlace):
     def update(self) -> dict[str, float]:
         """Does one step on the next mini-batch; begins an epoch if there is none.
 
-        Returns:
-            Measured before the step: `loss`, the sum; `accuracy`, the number of
-            correctly classified examples; and `num_examples`.
-
-        Raises:
-            RunStoppedError: If a loss that decides the selection is not finite.
+        Returns sums measured before the step: `loss`, `accuracy` (the number of
+        correctly classified examples) and `num_examples`. Raises
+        RunStoppedError if a loss that decides the selection is not finite.
         """
         if self._order is None and self.selected.any():
             self._order = self._shuffled()
@@ -187,7 +183,6 @@ class MagnetSettings:
         clusters_per_batch: M.
         examples_per_cluster: D, at least 2.
         alpha: alpha of the Magnet loss.
-        learning_rate: Learning rate of Adam.
         epochs_per_refresh: R, in epochs of ceil(N / (M D)) mini-batches.
         augmentation: Augmentation of training images; clustered images have none.
         seed: Seed of the mini-batches and of the initial centers.
@@ -219,12 +214,10 @@ class MagnetEmbedding(InPlace):
     The first update makes the clusters.
 
     Args:
-        settings: The network and its training.
         images: uint8[N, height, width, channels], to train on.
         labels: int32[N].
 
     Attributes:
-        num_steps: The number of updates done.
         CLUSTERS: Index of `clusters` in `state`.
     """
 
@@ -267,11 +260,8 @@ class MagnetEmbedding(InPlace):
     def update(self) -> float:
         """Does one step on a neighbourhood, after a refresh if it is time for one.
 
-        Returns:
-            The Magnet loss of the mini-batch before the step.
-
-        Raises:
-            RunStoppedError: If the loss is not finite.
+        Returns the Magnet loss of the mini-batch before the step; raises
+        RunStoppedError if it is not finite.
         """
         settings = self._settings
         generator = seeds.generator(
@@ -359,7 +349,7 @@ class MagnetEmbedding(InPlace):
 
 
 def pixel_clusters(images: np.ndarray, num_clusters: int, seed: int) -> np.ndarray:
-    """Returns SPLD's clusters: of the pixels, found once before training.
+    """Returns SPLD's clusters: of the pixels, found once before training: int32[N].
 
     LEAP says of SPLD that it "uses K-Means to partition its data into K clusters at the
     start": all data, not class by class. Ours are clusters of images at 8x8 pixels.
@@ -367,10 +357,6 @@ def pixel_clusters(images: np.ndarray, num_clusters: int, seed: int) -> np.ndarr
     Args:
         images: uint8[N, height, width, channels].
         num_clusters: Number of clusters in all; LEAP has n K.
-        seed: Seed of the initial centers.
-
-    Returns:
-        int32[N].
     """
     blocks = [
         tf.image.resize(images[start : start + 4096], [8, 8], antialias=True).numpy()

@@ -73,9 +73,7 @@ class MoCo(InPlace):
         Args:
             backbone_fn: Builds the backbone, the network to be trained, with the same
                 weights each time.
-            optimizer: A fresh Keras optimizer.
             queue_size: K.
-            embedding_dim: Dimension of queries and keys.
             temperature: T.
             key_momentum: m.
             weight_decay: Decay of all weights, see `InPlace`.
@@ -87,9 +85,6 @@ class MoCo(InPlace):
                 order, drawn in each step, so that its split statistics are over other
                 groups than the queries'.
             seed: Seed of the head, the queue, k-means and the shuffling.
-
-        Raises:
-            ValueError: If `clusters` is none of `MOCO_CLUSTERS`.
         """
         errors.check_choice("clusters", clusters, MOCO_CLUSTERS)
         self._backbone = backbone_fn()
@@ -136,32 +131,25 @@ class MoCo(InPlace):
         key_views: tf.Tensor,
         labels: tf.Tensor | None = None,
     ) -> dict[str, float]:
-        """Does one step on a mini-batch.
+        """Does one step on two views of the same images, uint8[examples, h, w, c].
 
-        Args:
-            query_views: uint8[examples, h, w, c]; at most as many as the queue holds.
-            key_views: uint8[examples, h, w, c], other views of the same images.
-            labels: int32[examples], of the images, -1 where not known, the default.
-                Only clusters by labels depend on them.
+        There are at most as many as the queue holds. Labels are int32[examples], -1
+        where not known, the default; only clusters by labels depend on them.
 
-        Returns:
-            Sums over the queries, measured before the step: `loss`, `accuracy` (queries
-            to which no key in the queue is as similar as their own), `num_examples`,
-            and for forms with clusters `cluster_share` (the share of the queue in the
-            query's cluster), `labelled` (keys with a label in the cluster of a query
-            with a label) and `right` (those with the query's label).
+        Returns sums over the queries, measured before the step: `loss`, `accuracy`
+        (queries to which no key in the queue is as similar as their own),
+        `num_examples`, and for forms with clusters `cluster_share` (the share of the
+        queue in the query's cluster), `labelled` (keys with a label in the cluster of a
+        query with a label) and `right` (those with the query's label).
         """
         labels = _labels_of_batch(labels, len(query_views))
         sums = self._update_graph(query_views, key_views, labels)
         return {**as_numbers(sums), "num_examples": len(query_views)}
 
     def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
-        """Computes the metrics of a round.
+        """Returns means and, with clusters, `cluster_share` and `cluster_purity`.
 
-        Returns:
-            `loss`, `accuracy`, `num_examples`; with clusters `cluster_share`, and
-            `cluster_purity`: the share of the query's class among the keys in its
-            cluster.
+        The purity is the share of the query's class among the keys in its cluster.
         """
         sums = dict(sums)
         labelled, right = sums.pop("labelled", 0), sums.pop("right", 0)
@@ -292,14 +280,11 @@ class MoCo(InPlace):
         key_views: tf.Tensor,
         labels: tf.Tensor | None = None,
     ) -> dict[str, np.ndarray]:
-        """Computes each example's loss in all three forms at gamma = 0 (section 6).
+        """Computes float32[examples] by form of the loss at gamma = 0 (section 6).
 
-        "Exactly as a training epoch, but without backpropagation": BatchNorm uses the
-        batch and the queue is updated; the key encoder is not. Arguments are as in
-        `update`.
-
-        Returns:
-            float32[examples] by form.
+        "Exactly as a training epoch, but without backpropagation": BatchNorm
+        uses the batch and the queue is updated; the key encoder is not.
+        Arguments are as in `update`.
         """
         labels = _labels_of_batch(labels, len(query_views))
         measured = self._measure_graph(query_views, key_views, labels)
@@ -344,12 +329,9 @@ class MoCo(InPlace):
     def start_from(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Starts from another training's `arrays`, with a fresh optimizer (B to D).
 
-        A queue of the same size is taken over. Of another, the newest keys are taken
-        over, and the oldest entries stay random.
-
-        Raises:
-            ValueError: If the arrays do not fit these encoders; nothing is changed
-                then.
+        A queue of the same size is taken over. Of another, the newest keys are
+        taken over, and the oldest entries stay random. Arrays that do not fit
+        change nothing and raise a ValueError.
         """
         variables = self._named_variables()
         if set(arrays) != set(variables):

@@ -44,9 +44,6 @@ def build_sparse_sgdm(
     Returns:
         The optimizer. Its gradients are tensors or `tf.IndexedSlices`; slices of a
         repeated index are added.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
     errors.check_range("learning_rate", learning_rate, 0)
     errors.check_range("momentum", momentum, 0, 1)
@@ -206,16 +203,10 @@ def with_rate(
     learning_rate_fn: Callable[[tf.Tensor], tf.Tensor] | None,
     round_num: tf.Tensor,
 ) -> Any:
-    """Returns an optimizer's state with the learning rate of a round.
+    """Returns an optimizer's state with the learning rate of a round, from 0.
 
-    Args:
-        optimizer: A TFF optimizer.
-        state: Its state.
-        learning_rate_fn: Maps the round to the rate; None: the state is unchanged.
-        round_num: int32[], counted from 0.
-
-    Raises:
-        ValueError: If the optimizer has no learning rate in its state.
+    Without a `learning_rate_fn` the state is unchanged. Raises ValueError if the
+    optimizer has no learning rate in its state.
     """
     if learning_rate_fn is None:
         return state
@@ -268,7 +259,6 @@ class CosineByEpoch(tf.keras.optimizers.schedules.LearningRateSchedule):
     Args:
         learning_rate: Learning rate of the first epoch.
         epochs: Number of epochs; the rate of the last one is above zero.
-        steps_per_epoch: Number of updates in an epoch.
     """
 
     def __init__(self, learning_rate: float, epochs: int, steps_per_epoch: int):
@@ -293,7 +283,6 @@ def clip_gradients(
     to one feature for all images.
 
     Args:
-        optimizer: A TFF optimizer.
         norm: The largest norm, above 0; longer gradients are scaled down to it.
 
     Returns:

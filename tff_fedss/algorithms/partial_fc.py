@@ -69,15 +69,12 @@ class PartialFC(InPlace):
                 for each example.
             num_classes: n.
             embedding_dim: d.
-            mesh: The devices.
             margin: Margin of the targets, and the scale s of the logits.
             sample_rate: r.
             sampling: See `samplers.ShardSampler`.
             positives_cutoff: See `samplers.ShardSampler`.
             num_strata: Number of parts of the classes that are sampled separately, see
                 `samplers.ShardSampler`.
-            learning_rate: Learning rate of SGD.
-            momentum: Momentum of SGD.
             weight_decay: Decay of the encoder and of the rows of W in a sample: times a
                 weight, it is added to its gradient (5e-4 in the authors' code).
             seed: Seed of W and of the draws.
@@ -150,17 +147,10 @@ class PartialFC(InPlace):
         return self._sampler.draw(labels, self._num_steps)
 
     def update(self, inputs: Any, labels: np.ndarray) -> dict[str, float]:
-        """Does one step on a mini-batch.
+        """Does one step on inputs of the encoder with labels int32[examples].
 
-        Args:
-            inputs: The inputs of the encoder.
-            labels: int32[examples], the classes; at least as many as devices.
-
-        Returns:
-            `loss`, the sum before the step, and further inputs of `round_metrics`.
-
-        Raises:
-            ValueError: If there are fewer examples than devices.
+        Returns `loss`, the sum before the step, and further inputs of `round_metrics`.
+        Raises ValueError if there are fewer examples than devices.
         """
         if len(labels) < len(self._mesh):
             raise ValueError(f"{len(labels)} examples for {len(self._mesh)} devices")

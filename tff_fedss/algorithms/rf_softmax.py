@@ -149,7 +149,6 @@ class SampledSoftmax(InPlace):
         """Does one step on a mini-batch.
 
         Args:
-            inputs: The inputs of the encoder.
             labels: int32[examples], the targets.
             left_out: int32[examples, L], classes that are left out of the example's
                 softmax, such as its other labels; padded with NO_CLASS. None: no class.

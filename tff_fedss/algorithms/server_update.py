@@ -34,9 +34,7 @@ def build_aggregation(
 ) -> tff.templates.AggregationProcess:
     """Builds line 12: the mean of the clients' `aggregation.ModelDelta`s.
 
-    Returns:
-        A process whose weight is n_k, float32[]; 0 for a rejected client, whose update
-        is zero.
+    Its weight is n_k, float32[]; 0 for a rejected client, whose update is zero.
     """
     factory = update.joint_aggregator
     if isinstance(delta_type.w, tff.StructType):

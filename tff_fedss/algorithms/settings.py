@@ -26,7 +26,7 @@ class ClassSets:
             num_negatives and logit_correction.
         requests: The rows of W that a client gets: "sampled", those of S_k; "union",
             those that any client of the cohort asks for; "all". The resulting model is
-            the same.
+            the same. FullSoftmax's clients always get all.
         with_positives: Whether a client's argument also has "positives", int32[|P_k|]:
             its distinct labels. Its data are then read once, to train; else also
             before, for the labels. (TFF selects rows for all clients at once, after all
@@ -50,11 +50,7 @@ class ClassSets:
         )
 
     def builder_of(self, method: str, num_classes: int) -> class_sets.ClassSetBuilder:
-        """Returns the class set builder of one of `fedss.METHODS`, for n classes.
-
-        Raises:
-            ValueError: If the settings do not suit the method or n.
-        """
+        """Returns the class set builder of one of `fedss.METHODS`, for n classes."""
         takes_none = self.builder or method in ("pos_only", "full_softmax")
         if self.num_negatives and takes_none:
             who = "a builder" if self.builder else method

@@ -43,11 +43,10 @@ class KeptExponentials(NamedTuple):
 class ShardSoftmax:
     """The rows of W on one device, their momentum and their update.
 
-    Args:
+    Attributes:
         weights: float32[rows, d], a shard of W.
         momentums: float32[rows, d], the momentum of each row.
         margin: Margin of the targets, with the scale of all logits.
-        learning_rate: Learning rate of SGD.
         momentum: Momentum of SGD: m <- momentum m + g, w <- w - learning_rate m, on
             sampled rows only. The momentum of the others does not decay.
         weight_decay: Times w, it is added to g, for sampled rows only. A row's length
@@ -62,14 +61,9 @@ class ShardSoftmax:
     weight_decay: float = 0.0
 
     def target_cosines(self, features: tf.Tensor, sample: ShardSample) -> tf.Tensor:
-        """Computes cos(x_i, w_{y_i}) where y_i is a class of this shard, else 0.
+        """Computes cos(x_i, w_{y_i}), float32[examples]; 0 where y_i is elsewhere.
 
-        Args:
-            features: float32[examples, d], of length 1.
-            sample: The sample; its `labels` count also if they were not drawn.
-
-        Returns:
-            float32[examples].
+        Features are float32[examples, d], of length 1. Classes count also if not drawn.
         """
         ids = tf.maximum(sample.labels, 0)
         rows = models.unit(tf.gather(self.weights, ids))
@@ -84,7 +78,6 @@ class ShardSoftmax:
         Args:
             features: float32[examples, d], of length 1.
             target_logits: float32[examples], with their margin.
-            sample: The sampled rows.
 
         Returns:
             float32[examples] each, a maximum of -1e30 and a sum of 0 without rows; and
@@ -148,7 +141,6 @@ class ShardSoftmax:
             target_slopes: float32[examples], their derivatives by the cosines.
             log_partition: float32[examples], log Z over all shards.
             example_weights: float32[examples], a >= 0.
-            sample: The sampled rows.
             kept: From `partition`.
 
         Returns:

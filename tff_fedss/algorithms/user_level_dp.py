@@ -125,9 +125,6 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         adaptive_clip: How the clip changes; None: it is fixed.
         restart_every: Number of rounds of a noise tree, after which a new one begins;
             None: independent noise in each round.
-
-    Raises:
-        ValueError: If an argument is out of range.
     """
 
     # The noise of a round without clients is released as well.
@@ -223,12 +220,9 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
     def _finish(
         self, noise: Any, state: State, sums: _Record, w_sum: Any
     ) -> tuple[State, aggregation.ModelDelta, Any]:
-        """Computes the noisy mean and the next clip from the sums, on the server.
+        """Returns the next state, the noisy mean, and the round's measurements.
 
         W's sum may be `SparseRows`, already divided by K.
-
-        Returns:
-            The next state, the mean, and the round's measurements.
         """
         phi = tuple(t / self._clients_per_round for t in sums.phi)
         w = w_sum / self._clients_per_round if tf.is_tensor(w_sum) else w_sum
@@ -291,9 +285,8 @@ def _split(
 ) -> tuple[float, float]:
     """Splits the noise between the deltas and the number of clients below the clip.
 
-    Returns:
-        z_delta, a multiple of the clip, and sigma_b, in clients (Andrew et al., Theorem
-        1).
+    Returns z_delta, a multiple of the clip, and sigma_b, in clients (Andrew et al.,
+    Theorem 1).
     """
     if adaptive_clip is None:
         return noise_multiplier, 0.0

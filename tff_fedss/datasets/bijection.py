@@ -15,26 +15,14 @@ class Bijection:
     """
 
     def __init__(self, n: int, rng: np.random.Generator):
-        """Draws the permutation.
-
-        Args:
-            n: Size of the set, 1 <= n <= 2^62.
-            rng: Generator of the round keys.
-        """
+        """Draws the permutation of 0..n-1, 1 <= n <= 2^62."""
         self._n = n
         self._half_bits = np.uint64(max(1, ((n - 1).bit_length() + 1) // 2))
         self._half_mask = np.uint64((1 << int(self._half_bits)) - 1)
         self._keys = rng.integers(1 << 64, size=_ROUNDS, dtype=np.uint64)
 
     def __call__(self, values: np.ndarray) -> np.ndarray:
-        """Maps every value.
-
-        Args:
-            values: Integers in 0..n-1, int[N].
-
-        Returns:
-            Their images, int64[N].
-        """
+        """Maps every value, int[N] in 0..n-1, to int64[N]."""
         result = self._feistel(np.asarray(values).astype(np.uint64))
         outside = result >= self._n
         while outside.any():

@@ -47,11 +47,7 @@ def of(parts: Mapping[str, Any]) -> Fingerprint:
 
 
 def sample(sizes: np.ndarray) -> np.ndarray:
-    """Returns the positions of the images whose contents are digested.
-
-    Args:
-        sizes: Sizes of all images in bytes, int64[N].
-    """
+    """Returns the positions of the images to digest; sizes are in bytes, int64[N]."""
     if sizes.sum() <= MAX_BYTES:
         return np.arange(len(sizes))
     return np.array(evenly_spaced(len(sizes), _SAMPLED))
@@ -64,12 +60,10 @@ def evenly_spaced(total: int, most: int) -> list[int]:
 
 
 def of_arrays(arrays: Sequence[np.ndarray]) -> str:
-    """Digests arrays in their order: types, shapes and contents.
+    """Digests arrays of numbers, or object[N] of bytes: types, shapes and contents.
 
-    Args:
-        arrays: Arrays of numbers, or object[N] of bytes. If they have more than
-            `MAX_BYTES` together, every s-th row of each is digested, with the smallest
-            possible s.
+    If they have more than `MAX_BYTES` together, every s-th row of each is digested,
+    with the smallest possible s.
     """
     step = max(1, -(-sum(map(_num_bytes, arrays)) // MAX_BYTES))
     digest = _new()

@@ -67,7 +67,6 @@ def check(encoded: bytes, formats: Sequence[str] = OF_TENSORFLOW) -> None:
     changed bytes within it can pass. Pillow releases the GIL while it decodes.
 
     Args:
-        encoded: The content of the file.
         formats: The accepted formats, by Pillow's names.
 
     Raises:
@@ -124,16 +123,10 @@ def normalized(encoded: bytes) -> bytes:
 
 
 def pixels(encoded: bytes) -> np.ndarray:
-    """Decodes an image without TensorFlow, to the pixels of `normalized`.
+    """Decodes to `normalized`'s pixels without TensorFlow, uint8[height, width, 3].
 
-    Args:
-        encoded: The content of a file that `check` has found whole.
-
-    Returns:
-        uint8[height, width, 3].
-
-    Raises:
-        ValueError: If it cannot be decoded; the message follows the name of the file.
+    `check` has found the content whole. Raises ValueError if it cannot be decoded;
+    the message follows the name of the file.
     """
     try:
         image = Image.open(io.BytesIO(encoded), formats=ALL)

@@ -59,14 +59,9 @@ class Hands:
 
 
 def draw_glyphs(rngs: list[np.random.Generator]) -> Glyphs:
-    """Invents one glyph per generator.
+    """Invents one glyph per generator, of two to five strokes.
 
-    Args:
-        rngs: One generator per class.
-
-    Returns:
-        The glyphs. Each has two to five strokes; a stroke often starts where an earlier
-        one ends, as in writing.
+    A stroke often starts where an earlier one ends, as in writing.
     """
     control_points = np.zeros([len(rngs), MAX_STROKES, 3, 2])
     num_strokes = np.zeros(len(rngs), np.int64)
@@ -101,14 +96,7 @@ def _draw_stroke(start: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def draw_hands(rngs: list[np.random.Generator]) -> Hands:
-    """Invents one hand per generator.
-
-    Args:
-        rngs: One generator per writer.
-
-    Returns:
-        The hands.
-    """
+    """Invents one hand per generator."""
     # Rotation (radians), slant, log scale, log aspect, pen, jitter.
     low = np.array([-0.25, -0.35, -0.2, -0.15, 0.45, 0.05])
     high = np.array([0.25, 0.35, 0.15, 0.15, 0.9, 0.15])
@@ -128,16 +116,9 @@ def _matrices(a, b, c, d) -> np.ndarray:
 def render(
     glyphs: Glyphs, hands: Hands, rng: np.random.Generator, image_size: int
 ) -> np.ndarray:
-    """Writes every glyph once, each with its own hand.
+    """Writes N glyphs once, each with its own hand: uint8[N, size, size, 1].
 
-    Args:
-        glyphs: N glyphs.
-        hands: N hands.
-        rng: Generator of the variation between examples.
-        image_size: Height and width in pixels.
-
-    Returns:
-        uint8[N, image_size, image_size, 1]; ink is 255 on 0.
+    Ink is 255 on 0; size is in pixels; `rng` varies the examples.
     """
     pixel = image_size / _REFERENCE_SIZE
     n = len(glyphs.num_strokes)
@@ -166,14 +147,10 @@ def render(
 
 
 def _sample(control_points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Samples every curve at equal steps of its parameter.
+    """Samples every curve, float64[N, strokes, 3, 2], at equal steps of its parameter.
 
-    Args:
-        control_points: float64[N, strokes, 3, 2].
-
-    Returns:
-        Points, float64[N, strokes, points, 2], and the length of curve that each
-        represents, float64[N, strokes, points].
+    Returns points, float64[N, strokes, points, 2], and the length of curve that
+    each represents, float64[N, strokes, points].
     """
     t = (np.arange(_POINTS_PER_STROKE) + 0.5) / _POINTS_PER_STROKE
     position = np.stack([(1 - t) ** 2, 2 * t * (1 - t), t**2], -1)

@@ -57,11 +57,7 @@ Drawing = tuple[str, str, int, int, Image.Image]
 def collect(drawings: Iterable[Drawing], label: str, image_size: int) -> Drawings:
     """Takes drawings in any order and checks that they are Omniglot's, all of them.
 
-    Args:
-        drawings: All drawings.
-        label: The start of messages.
-        image_size: The height and width that they are brought to, in pixels, by
-            averaging areas.
+    They are brought to `image_size` pixels a side by averaging areas.
     """
     images, names, alphabets = {}, {}, {}
     for name, alphabet, character, drawer, image in progress.bar(
@@ -365,16 +361,10 @@ def _check_drawers(test_drawers: Sequence[int]) -> None:
 def _drawer_clients(
     alphabets: np.ndarray, drawers: np.ndarray, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
-    """Gives every person what that person drew.
+    """Gives every person what that person drew: indices into the arguments, by client.
 
-    Args:
-        alphabets: str[N].
-        drawers: int32[N].
-        rng: Decides the order of a client's examples. They are not sorted by class,
-            since a local epoch takes them as they come.
-
-    Returns:
-        Clients' examples by id, indices into the arguments, int64[n_k].
+    A client's examples are in random order, since a local epoch takes them as they
+    come.
     """
     clients = {}
     for alphabet in np.unique(alphabets):

@@ -391,10 +391,7 @@ def kept(
     """Returns arrays made from files, which the cache keeps until a file changes.
 
     Args:
-        kind: Their source and purpose.
-        names: Names of the files.
         states: The files' sizes and times, which show a change, int64[..., 2].
-        make: Makes the arrays.
         cache_dir: The folder; by default `default_cache_dir()`. If it is not writable,
             the arrays are made each time.
     """

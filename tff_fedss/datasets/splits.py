@@ -62,11 +62,7 @@ def hold_out(
             classes. "clients": all images of a share of the clients. None: "given" if
             there is one, else "images", or "classes" for unseen ones.
         share: The share to hold out, in (0, 1).
-        num_public_classes: Number of other classes that are public.
         rng: Generator of the draws.
-
-    Returns:
-        The rows of each use.
     """
     if test is None:
         test = (
@@ -127,13 +123,8 @@ def check_clients(option: str, clients: np.ndarray | None) -> None:
 def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Numbers the classes of some rows from 0 on.
 
-    Args:
-        labels: Labels of all rows, int[N].
-        rows: Some of them.
-
-    Returns:
-        The new labels of all rows, int32[N], -1 for classes that none of these rows
-        has; and the old labels in the order of the new ones.
+    Returns the new labels of all rows, int32[N], -1 for classes that none of these
+    rows has; and the old labels in the order of the new ones.
     """
     present = np.unique(labels[rows])
     number = np.full(int(labels.max()) + 1, -1, np.int32)
@@ -202,16 +193,10 @@ def check_validation(share: float, on_validation: bool) -> None:
 def choose_validation(
     num_clients: int, share: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Draws validation clients.
+    """Returns which of K clients are validation clients, bool[K].
 
-    Args:
-        num_clients: K.
-        share: Share of the clients, in [0, 1), rounded to a number of clients; above 0,
-            to one or more.
-        rng: Generator of the draws; nothing is drawn for a share of 0.
-
-    Returns:
-        Whether each client is one, bool[K].
+    The share, in [0, 1), is rounded to a number of clients; above 0, to one or
+    more. Nothing is drawn for a share of 0.
     """
     chosen = np.zeros(num_clients, bool)
     if share:
@@ -246,7 +231,6 @@ def hold_out_clients(
     """Removes a share of the clients of a data set from its training.
 
     Args:
-        dataset: The data set with all clients.
         validation_share: Share of the clients; 0: the data set is unchanged.
         on_validation: Whether the images of these clients replace the test, which is
             then not used. Images of classes that no other client has are left out,
@@ -309,16 +293,10 @@ def hold_out_clients(
 def _images_of(
     dataset: FederatedDataset, client_ids: list[str], is_known: np.ndarray
 ) -> tuple[tf.data.Dataset, int, int]:
-    """Returns the stored examples of some clients in known classes.
+    """Returns the stored examples of clients in known classes, bool[n].
 
-    Args:
-        dataset: The data set of the clients.
-        client_ids: The clients.
-        is_known: Whether each class's images count, bool[n].
-
-    Returns:
-        The examples, client after client; their number; the number of all the clients'
-        examples.
+    They come client after client, with their number and that of all the clients'
+    examples.
     """
     num_known = num_images = 0
     for client_id in client_ids:

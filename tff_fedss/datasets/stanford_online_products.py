@@ -45,7 +45,6 @@ class Listing(NamedTuple):
         image_ids: str[N], all different.
         labels: `class_id` - 1, int32[N]. In the original, 0..11317 in training and
             11318..22633 in the test.
-        paths: The images' files in the source.
         lines: Places of the rows, as "file:line" for messages.
     """
 
@@ -122,16 +121,9 @@ def load(
 def make_partition(
     train: Listing, images_per_client: int = IMAGES_PER_CLIENT, seed: int = 0
 ) -> partitions.Partition:
-    """Splits the training images over clients; see `partitions.chunks`.
+    """Splits the listing's rows over clients of equal size; see `partitions.chunks`.
 
-    Args:
-        train: The listing of the training images.
-        images_per_client: How many images a client has; the last one may have fewer.
-        seed: Which partition; 0 <= seed < 2^63.
-
-    Returns:
-        The clients, with examples as rows of the listing. The original has 596 for
-        images_per_client=100.
+    The original has 596 clients for images_per_client=100.
     """
     rng = partitions.generator(seed, _PHILOX_STREAM)
     return partitions.chunks(train.labels, images_per_client, rng)
@@ -153,14 +145,9 @@ def to_split(train: Listing, partition: partitions.Partition) -> split_csv.Split
 
 
 def read_partition(path: str | os.PathLike, train: Listing) -> partitions.Partition:
-    """Reads and checks a partition of the training images.
+    """Reads and checks a partition: a CSV file of user_id, image_id and class.
 
-    Args:
-        path: A CSV file with the columns user_id, image_id and class.
-        train: The listing of the training images.
-
-    Returns:
-        The clients, and the images of each, in the order of the file.
+    The clients, and the images of each, are in the order of the file.
     """
     split = split_csv.read(path, int(train.labels.max()) + 1)
     row_of = {image_id: row for row, image_id in enumerate(train.image_ids)}

@@ -48,7 +48,6 @@ def load(
         data_dir: The folder tiny-imagenet-200, a folder with it or with an archive of
             it, or the path of such an archive; the original is tiny-imagenet-200.zip.
             Nothing is downloaded.
-        partition: The partitioner of the training images.
         seed: Seed of the partition; 0 <= seed < 2^63.
         image_size: Height and width in pixels of the model's images: a crop.
         resize_size: Height and width in pixels to which images are resized first. By
@@ -106,12 +105,8 @@ def load(
 def open_index(data_dir: str | os.PathLike | None) -> ImageIndex:
     """Indexes the images: training images by class, then those of validation.
 
-    Args:
-        data_dir: See `load`.
-
-    Returns:
-        The index, with the splits `layout.TRAIN` and `VALIDATION`. A label is the
-        position of a wnid among all, sorted.
+    The splits are `layout.TRAIN` and `VALIDATION`. A label is the position of a
+    wnid among all, sorted.
     """
     source = sources.open_source(data_dir)
     path, annotations = source.read_only(_ANNOTATIONS, _LAYOUT)

@@ -111,11 +111,8 @@ def cosface_loss(size: float = 0.35, scale: float = 20.0) -> Callable[..., tf.Te
 def arcface_loss(size: float = 0.5, scale: float = 20.0) -> Callable[..., tf.Tensor]:
     """Sampled softmax with ArcFace's margin, as `algorithms.ClientTraining.loss_fn`.
 
-    It is `cosface_loss` with scale cos(theta_t + size) (Deng et al., 2019, Eq. 3).
-
-    Args:
-        size: The margin m, in radians.
-        scale: See `cosface_loss`.
+    It is `cosface_loss` with scale cos(theta_t + size), size in radians (Deng et
+    al., 2019, Eq. 3).
     """
     return _margin_loss(Margin("arcface", scale, size))
 

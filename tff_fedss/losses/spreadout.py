@@ -50,9 +50,6 @@ def spreadout_loss_and_gradient(
 
     Returns:
         The loss, a scalar, and its gradient, [n, d], in the dtype of W.
-
-    Raises:
-        ValueError: If margin is not positive, or num_neighbors not in [1, n - 1].
     """
     classifier = tf.convert_to_tensor(classifier)
     loss, gradient = _loss_and_gradient(

@@ -45,17 +45,9 @@ def labels_for(features: np.ndarray, labels: np.ndarray) -> np.ndarray:
 def class_sizes(
     features: np.ndarray, labels: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Counts the images of each class.
+    """Returns the images' classes, int64[images] from 0 on, and the classes' sizes.
 
-    Args:
-        features: [images, d].
-        labels: [images], integers.
-
-    Returns:
-        The images' classes, int64[images], numbered from 0 on, and the classes' sizes.
-
-    Raises:
-        ValueError: If no class has two images, or all images are of one.
+    Raises ValueError if no class has two images, or all images are of one.
     """
     labels = labels_for(features, labels)
     _, class_of, sizes = np.unique(labels, return_inverse=True, return_counts=True)
@@ -214,12 +206,7 @@ def is_approximate(num_images: int, num_queries: int) -> bool:
 
 
 def search_for(features: np.ndarray, num_queries: int) -> Search:
-    """Returns the approximate search for many queries and images, else the exact one.
-
-    Args:
-        features: float[images, d].
-        num_queries: Number of images that will be queries.
-    """
+    """Returns the search for a number of queries, exact or approximate."""
     if not is_approximate(len(features), num_queries):
         return nearest_images
     return approximate_search(features)

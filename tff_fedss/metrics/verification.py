@@ -37,7 +37,6 @@ def draw_pairs(labels: np.ndarray, num_pairs: int, seed: int) -> Pairs:
     Args:
         labels: int[images].
         num_pairs: Number of pairs, rounded up to an even number.
-        seed: Seed of the draws.
 
     Raises:
         ValueError: If no identity has two images, or all have the same identity.
@@ -68,7 +67,6 @@ def pair_cosines(features: np.ndarray, pairs: Pairs) -> np.ndarray:
 
     Args:
         features: [images, d] of a floating type, of any lengths.
-        pairs: Pairs of these images.
     """
     units = unit(features)
     return np.sum(units[pairs.first] * units[pairs.second], 1)
@@ -117,7 +115,6 @@ def fold_accuracies(
     Args:
         scores: float[pairs], higher means more alike.
         is_same: bool[pairs]; each fold should have both kinds.
-        folds: Number of folds.
 
     Returns:
         float64[folds].

@@ -32,7 +32,6 @@ def cosine_logits(
     Args:
         features: float32[examples, d], the outputs of the feature extractor.
         classifier: float32[classes, d], rows of W.
-        scale: The fixed scale.
 
     Returns:
         float32[examples, classes].
@@ -58,7 +57,7 @@ def initial_classifier(
     seed: tf.Tensor,
     norm: float = INITIAL_NORM,
 ) -> tf.Tensor:
-    """Draws a random W whose rows have a norm of about 0.3.
+    """Draws a random W whose rows have a norm of about 0.3: float32[n, d].
 
     Cosine logits do not depend on the length of a row, but its speed does: a step turns
     a row by about learning rate / norm^2. So rows are initially short, with the same
@@ -71,9 +70,6 @@ def initial_classifier(
         embedding_dim: d.
         seed: int32[2], the key of the stateless generator.
         norm: The root of a row's mean squared norm; FedSS does not state it.
-
-    Returns:
-        float32[n, d].
     """
     return tf.random.stateless_normal(
         [num_classes, embedding_dim],
@@ -111,12 +107,7 @@ class ShardedMatrix:
                 self.shards.append(tf.Variable(tf.zeros([rows, num_columns])))
 
     def draw_normal(self, stddev: float, seed: int) -> None:
-        """Fills it with normal draws, which do not depend on the shards.
-
-        Args:
-            stddev: Their standard deviation.
-            seed: Seed of the draws.
-        """
+        """Fills it with normal draws, which do not depend on the shards."""
         for i, first in enumerate(range(0, self.shape[0], _BLOCK_ROWS)):
             rows = tf.random.stateless_normal(
                 [_BLOCK_ROWS, self.shape[1]], [seed, i], stddev=stddev, alg="philox"
@@ -148,14 +139,7 @@ class ShardedMatrix:
             taken += stop - start
 
     def copy_from(self, other: "ShardedMatrix") -> None:
-        """Copies the rows of a matrix of the same shape.
-
-        Args:
-            other: An object with `shape` and `read`, in any shards.
-
-        Raises:
-            ValueError: If its shape is another.
-        """
+        """Copies an object with `shape` and `read`; ValueError if the shape differs."""
         if tuple(other.shape) != self.shape:
             raise ValueError(f"a matrix of shape {other.shape}, not {self.shape}")
         for first in range(0, self.shape[0], _BLOCK_ROWS):
@@ -173,12 +157,9 @@ class ShardedMatrix:
 
 
 def scatter_rows(variable: tf.Variable, ids: tf.Tensor, rows: tf.Tensor) -> None:
-    """Replaces some rows of a variable in place: no other row is read or written.
+    """Replaces rows, [N, d], of a variable in place; ids are int32[N], distinct.
 
-    Args:
-        variable: [n, d].
-        ids: int32[N], distinct.
-        rows: [N, d].
+    No other row is read or written.
     """
     tf.raw_ops.ResourceScatterUpdate(
         resource=variable.handle, indices=ids, updates=rows

@@ -28,11 +28,7 @@ class LstmEncoder:
         """Draws the weights.
 
         Args:
-            vocabulary_size: The number of types of tokens.
             embedding_dim: d, of h.
-            batch_size: Number of parallel texts.
-            num_units: The width of the word embedding and of the LSTM.
-            seed: Seed of the weights.
         """
         glorot = tf.keras.initializers.GlorotUniform
         self._words = tf.Variable(
@@ -88,7 +84,6 @@ class SparseEncoder:
     Args:
         num_features: v.
         embedding_dim: d.
-        seed: Seed of the weights.
     """
 
     initial_carry = ()

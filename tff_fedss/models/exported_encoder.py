@@ -52,7 +52,6 @@ def with_input_and_length(
     Args:
         phi: The trained model, from float32[examples, image_size, image_size,
             channels], with values in 0..255, to float32[examples, d].
-        image_input: The preprocessing.
         of_keras_layers: Whether to replace this project's layers by Keras's own, which
             give the same up to rounding, so that the model loads without this project.
         checks_values: Whether the model accepts numbers of any type that Keras casts,
@@ -117,7 +116,6 @@ def save_encoder(
 
     Args:
         phi: See `with_input_and_length`.
-        image_input: The preprocessing.
         path: A file, or the folder of a SavedModel. An existing encoder is replaced;
             another folder is not.
         kind: One of `FORMATS`.
@@ -240,12 +238,9 @@ class ExportedEncoder:
 def read_metadata(path: str | os.PathLike) -> dict[str, Any]:
     """Reads the metadata of an encoder from its file or folder.
 
-    Returns:
-        The format ("encoder"), d ("embedding_dim"), the preprocessing ("image_input"),
-        and the `facts` of `save_encoder`.
-
-    Raises:
-        InvalidInputError: If it is missing, or no encoder of `save_encoder`.
+    They are the format ("encoder"), d ("embedding_dim"), the preprocessing
+    ("image_input") and the `facts` of `save_encoder`. Raises InvalidInputError if
+    it is missing, or no encoder.
     """
     path = pathlib.Path(path)
     if not path.exists():

@@ -92,7 +92,6 @@ def _antialiased(images: tf.Tensor, size: int) -> tf.Tensor:
 
     Args:
         images: uint8[N, height, width, channels].
-        size: Height and width of the result.
 
     Returns:
         float32[N, size, size, channels].

@@ -31,15 +31,7 @@ def values(variables: Iterable[tf.Variable]) -> list[np.ndarray]:
 def assign(
     variables: Iterable[tf.Variable], values: Iterable[np.ndarray | tf.Tensor]
 ) -> None:
-    """Assigns values to variables.
-
-    Args:
-        variables: The variables.
-        values: One for each variable, in their order and of its shape.
-
-    Raises:
-        ValueError: If there are more or fewer, or one has another shape.
-    """
+    """Assigns values to variables, in order; ValueError if they do not fit."""
     for variable, value in zip(variables, values, strict=True):
         variable.assign(value)
 

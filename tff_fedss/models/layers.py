@@ -30,7 +30,6 @@ class CountedDropout(tf.keras.layers.Layer):
 
     Args:
         rate: The share that is dropped in training, in [0, 1).
-        seed: Seed of the masks.
         **kwargs: For Keras.
     """
 
@@ -105,7 +104,6 @@ class Layers:
         """Sets the seed and the kinds of layers.
 
         Args:
-            seed: Seed of all layers.
             seeds_per_network: Distance between two networks' seeds of layers. It
                 decides the initial values: never change it.
             normalization: Makes a normalization layer with a `name`.

@@ -140,16 +140,7 @@ def paper_feature_extractor(
 def last_layer_share(
     num_feature_parameters: int, num_classes: int, embedding_dim: int
 ) -> float:
-    """Returns W's share of all parameters: n d / (|phi| + n d) (A.1, Figure 8).
-
-    Args:
-        num_feature_parameters: |phi|, such as `model.count_params()`.
-        num_classes: n.
-        embedding_dim: d.
-
-    Returns:
-        A fraction, in 0..1.
-    """
+    """Returns W's share of all parameters: n d / (|phi| + n d) (A.1, Figure 8)."""
     return communication_saving(num_feature_parameters, num_classes, embedding_dim, 0)
 
 

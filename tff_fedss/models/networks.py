@@ -119,7 +119,6 @@ def wide_resnet(
         seed: Seed of the initial weights and of the dropout.
         depth: Depth of the network; 6 k + 4.
         widening: k of the paper.
-        dropout: The rate.
 
     Returns:
         A Keras model from images [examples, height, width, channels] with values in
@@ -206,7 +205,6 @@ def mlp(
         example_shape: (v,).
         embedding_dim: d, the length of the embedding.
         seed: Seed of the initial weights: same seed, same weights.
-        num_units: The width of the hidden layer.
 
     Returns:
         A Keras model from float32[examples, v] to float32[examples, d]. All of its

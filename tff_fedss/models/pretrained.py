@@ -42,12 +42,9 @@ class LoadReport:
     """The report of `load_pretrained`.
 
     Attributes:
-        path: The file.
         loaded: The layers that have the file's weights.
         not_loaded: Why each of the other layers kept its weights.
         unused: The layers of the file that the model lacks, such as the classifier.
-        num_loaded: The number of parameters (scalars) loaded.
-        num_parameters: The number of parameters of the model.
     """
 
     path: str
@@ -73,13 +70,9 @@ class LoadReport:
 
 
 def imagenet_file(network: str) -> pathlib.Path | None:
-    """Returns the path of Keras's ImageNet weights of a network, existing or not.
+    """Returns Keras's file of ImageNet weights of one of `FEATURE_EXTRACTORS`.
 
-    Args:
-        network: Its name in `FEATURE_EXTRACTORS`.
-
-    Returns:
-        The file in Keras's cache; None if there are no such weights of the network.
+    It is in Keras's cache, existing or not; None if there are no such weights.
     """
     if network not in _IMAGENET:
         return None
@@ -145,9 +138,6 @@ def load_pretrained(
             load, in [0, 1]. With a new embedding layer (d = 64) it is 0.96 to 0.98 of a
             MobileNetV3; an ImageNet file without its top also lacks Conv_2, so 0.59 to
             0.69; a file for another alpha or size gives hardly any.
-
-    Returns:
-        The report of loaded layers and others.
 
     Raises:
         InvalidInputError: If the file is missing, cannot be read, does not fit, or has

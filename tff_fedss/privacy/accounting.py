@@ -61,16 +61,7 @@ class Accountant(abc.ABC):
     relation: ClassVar[str]
 
     def __init__(self, noise_multiplier: float, delta: float):
-        """Sets the noise and delta.
-
-        Args:
-            noise_multiplier: z, at least 0, of all that a round reveals, as in
-                `user_level_dp.PrivateMeanFactory`.
-            delta: In (0, 1).
-
-        Raises:
-            ValueError: If one is out of range.
-        """
+        """Sets z, at least 0, of all that a round reveals, and delta in (0, 1)."""
         errors.check_range("noise_multiplier", noise_multiplier, 0)
         if not 0 < delta < 1:
             raise ValueError(f"delta must be between 0 and 1, found {delta}.")
@@ -109,17 +100,7 @@ class _SampledGaussian(Accountant):
         num_clients: int,
         clients_per_round: int,
     ):
-        """Sets the sampling.
-
-        Args:
-            noise_multiplier: See `Accountant`.
-            delta: See `Accountant`.
-            num_clients: N.
-            clients_per_round: K, or its expectation.
-
-        Raises:
-            ValueError: If one is out of range.
-        """
+        """Sets N clients, and K a round, or its expectation; see `Accountant`."""
         super().__init__(noise_multiplier, delta)
         errors.check_range("clients_per_round", clients_per_round, 1, num_clients)
         self._num_clients = num_clients
@@ -210,16 +191,9 @@ class TreeAggregation(Accountant):
         cohort_fn: Callable[[int], Sequence[str]],
         restart_every: int | None = None,
     ):
-        """Sets the participation.
+        """Sets noise (of a node), delta, and the cohort of each round, from 1.
 
-        Args:
-            noise_multiplier: See `Accountant`; of a node.
-            delta: See `Accountant`.
-            cohort_fn: Maps a round, counted from 1, to the ids of its clients.
-            restart_every: The number of rounds of a tree; None: unlimited.
-
-        Raises:
-            ValueError: If one is out of range.
+        `restart_every` is the number of rounds of a tree; None: unlimited.
         """
         super().__init__(noise_multiplier, delta)
         self._cohort_fn = cohort_fn

@@ -38,12 +38,7 @@ def undo_momentum(
 def lone_share(num_classes: int, request_size: int, cohort_size: int) -> float:
     """Returns the probability that no other client contributes to a client's row.
 
-    For requests that are uniform sets of classes: (1 - |S_k| / n)^(K - 1).
-
-    Args:
-        num_classes: n.
-        request_size: |S_k|.
-        cohort_size: K.
+    For requests of uniform sets of classes, it is (1 - |S_k| / n)^(K - 1).
     """
     return (1 - request_size / num_classes) ** (cohort_size - 1)
 

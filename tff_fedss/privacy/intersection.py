@@ -44,11 +44,8 @@ def fresh(num_classes: int, num_positives: int, num_negatives: int) -> RequestMo
 def among_others(model: RequestModel, share: float) -> RequestModel:
     """Unions of a client's request with other clients', seen by the server.
 
-    They are treated as drawn anew each time, since the others change with the cohort.
-
-    Args:
-        model: The model of the client's own request.
-        share: The probability that another client of the cohort asks for a class.
+    Another client asks for a class with probability `share`. Others are treated as
+    drawn anew each time, since they change with the cohort.
     """
     return RequestModel(
         *(1 - (1 - own) * (1 - share) for own in (model.positive, model.other))
@@ -56,14 +53,11 @@ def among_others(model: RequestModel, share: float) -> RequestModel:
 
 
 def log_likelihood_ratio(asked: np.ndarray, model: RequestModel) -> np.ndarray:
-    """Returns log P(requests | class in P_k) - log P(requests | class not in P_k).
+    """Returns by how much a class in P_k makes the requests more likely: float64[n].
 
-    Args:
-        asked: bool[participations, n].
-        model: The model of the requests.
-
-    Returns:
-        float64[n]; minus infinity excludes a class. Values above zero favour the class.
+    It is log P(requests | class in P_k) - log P(requests | class not in P_k), where
+    requests are bool[participations, n]. Minus infinity excludes a class; values above
+    zero favour it.
     """
     if model.is_permanent:
         asked = asked[:1]  # A repeated answer has no new information.

@@ -35,9 +35,6 @@ def judge(scores: np.ndarray, claimed: np.ndarray, truth: np.ndarray) -> Success
         claimed: bool[classes], the attack's claim of P_k.
         truth: bool[classes], P_k.
 
-    Returns:
-        The success.
-
     Raises:
         ValueError: If P_k is empty or has all classes, or if a score is NaN.
     """
@@ -56,14 +53,8 @@ def judge(scores: np.ndarray, claimed: np.ndarray, truth: np.ndarray) -> Success
 def auc(scores: np.ndarray, truth: np.ndarray) -> float:
     """Returns the area under the ROC curve, by ranks (Mann and Whitney).
 
-    scikit-learn's refuses infinite scores, which attacks give to excluded classes.
-
-    Args:
-        scores: float[classes].
-        truth: bool[classes].
-
-    Raises:
-        ValueError: See `judge`.
+    Takes float[classes] and bool[classes], as `judge`. scikit-learn's refuses
+    infinite scores, which attacks give to excluded classes.
     """
     scores, truth = _checked(scores, truth)
     _, where, counts = np.unique(scores, return_inverse=True, return_counts=True)
@@ -77,12 +68,7 @@ def auc(scores: np.ndarray, truth: np.ndarray) -> float:
 def precision_at(scores: np.ndarray, truth: np.ndarray) -> float:
     """Returns the precision of the |P_k| highest scores, in expectation over ties.
 
-    Args:
-        scores: float[classes].
-        truth: bool[classes].
-
-    Raises:
-        ValueError: See `judge`.
+    Takes float[classes] and bool[classes], as `judge`.
     """
     scores, truth = _checked(scores, truth)
     count = np.count_nonzero(truth)
@@ -94,15 +80,9 @@ def precision_at(scores: np.ndarray, truth: np.ndarray) -> float:
 
 
 def top(scores: np.ndarray, count: int) -> np.ndarray:
-    """Claims the classes with the highest scores; among ties, lower classes first.
+    """Claims the `count` highest scores, float[classes]: bool[classes].
 
-    Args:
-        scores: float[classes].
-        count: Number of classes to claim, such as |P_k| = |S_k| - m, which the server
-            knows.
-
-    Returns:
-        bool[classes].
+    Among ties, lower classes are first. The server knows |P_k| = |S_k| - m.
     """
     claimed = np.zeros(len(scores), bool)
     claimed[np.argsort(-np.asarray(scores), kind="stable")[:count]] = True
@@ -110,16 +90,11 @@ def top(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def two_groups(scores: np.ndarray) -> np.ndarray:
-    """Claims the upper of two groups, if |P_k| is not known.
+    """Claims the upper of two groups, if |P_k| is not known: bool[classes].
 
-    The split minimizes the squared distances to the two means (k-means of two groups on
-    a line, which has an exact solution).
-
-    Args:
-        scores: float[classes], finite.
-
-    Returns:
-        bool[classes]; nothing if all scores are equal.
+    The split minimizes the squared distances to the two means (k-means of two
+    groups on a line, which has an exact solution). If all finite scores are equal,
+    nothing is claimed.
     """
     scores = np.asarray(scores, np.float64)
     if len(scores) < 2:

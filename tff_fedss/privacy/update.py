@@ -18,16 +18,10 @@ _MOST_STEPS = 50
 
 
 def against_median(rows: np.ndarray) -> np.ndarray:
-    """Scores a row by how little it is aligned with the median row.
+    """Scores deltas, float[L, d], by minus the cosine to their median: float64[L].
 
     It is for requests with more negatives than positives, so that the median is a
     negative's direction.
-
-    Args:
-        rows: float[L, d], the delta of each requested row.
-
-    Returns:
-        float64[L], minus the cosine.
     """
     rows = np.asarray(rows, np.float64)
     return -unit(rows) @ unit(np.median(rows, axis=0))
@@ -54,17 +48,9 @@ def against_push(
 
 
 def push(rows: np.ndarray, classifier: np.ndarray, feature: np.ndarray) -> np.ndarray:
-    """Scores a row as `against_push`, but by how far it has moved that way.
+    """Scores a row as `against_push`, but by how far it has moved that way: float64[L].
 
     It is linear in the delta, so that normal noise on the delta is normal on the score.
-
-    Args:
-        rows: See `against_push`.
-        classifier: See `against_push`.
-        feature: See `against_push`.
-
-    Returns:
-        float64[L].
     """
     return np.sum(rows * _tangents(classifier, feature), axis=1)
 
@@ -103,13 +89,10 @@ def against_bundle(
 
 
 def together(*scores: np.ndarray) -> np.ndarray:
-    """Adds the scores of several attacks, each standardized.
+    """Adds the scores of several attacks, each standardized: float64[L].
 
     Args:
         *scores: float[L] each, finite.
-
-    Returns:
-        float64[L].
     """
     total = np.zeros(len(scores[0]))
     for one in scores:
@@ -127,21 +110,18 @@ def lengths(rows: np.ndarray) -> np.ndarray:
 
 
 def by_bias(bias_delta: np.ndarray, classifier: np.ndarray) -> np.ndarray:
-    """Scores a class by how far the last bias moved towards its row.
+    """Scores a class by how far the last bias moved towards its row: float64[n].
 
     Args:
         bias_delta: float[d], the delta of the bias of phi's last layer, a sum of the
             gradients of all examples.
         classifier: float[n, d], W.
-
-    Returns:
-        float64[n].
     """
     return unit(classifier) @ np.asarray(bias_delta, np.float64)
 
 
 def by_kernel(kernel_delta: np.ndarray, classifier: np.ndarray) -> np.ndarray:
-    """Scores a class by how much of the last layer moved towards its row.
+    """Scores a class by how much of the last layer moved towards its row: float64[n].
 
     The examples of a class share active inputs of the last layer, not negative after a
     ReLU: they change the weights of a few inputs, where their effect is not lost among
@@ -150,9 +130,6 @@ def by_kernel(kernel_delta: np.ndarray, classifier: np.ndarray) -> np.ndarray:
     Args:
         kernel_delta: float[inputs, d], the delta of the weights of phi's last layer.
         classifier: float[n, d], W.
-
-    Returns:
-        float64[n].
     """
     towards = np.asarray(kernel_delta, np.float64) @ unit(classifier).T
     return np.linalg.norm(np.maximum(towards, 0.0), axis=0)

@@ -104,7 +104,6 @@ class ClusterContext(tff.framework.SyncContext):
                 data's fingerprint. Must be picklable.
             client_fn: Makes a client's argument here, such as `Task.client`, for actors
                 that cannot read the data, or have other data.
-            fingerprint: Fingerprint of the data here.
 
         Returns:
             A function with the same arguments that returns a reference to a client's
@@ -119,7 +118,6 @@ class ClusterContext(tff.framework.SyncContext):
         """Runs a computation; called by TFF.
 
         Args:
-            comp: The computation.
             arg: Its argument. A `ClientRef` may replace a client's value.
 
         Raises:

@@ -39,14 +39,7 @@ class Shared(NamedTuple):
 
 
 class Started(NamedTuple):
-    """An actor's description of itself.
-
-    Attributes:
-        pid: Process id of its process.
-        reads_clients: Whether it has the data of the clients.
-        why_not: The reason if it does not, in one line.
-        versions: See `cluster_machines.versions`.
-    """
+    """An actor's description of itself."""
 
     pid: int
     reads_clients: bool
@@ -55,12 +48,7 @@ class Started(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A computation that failed.
-
-    Attributes:
-        client: The part's client that failed; None for another reason.
-        cause: The error.
-    """
+    """A computation that failed."""
 
     client: int | None  # The part's client that failed; None for another reason.
     cause: Exception
@@ -95,13 +83,10 @@ class Actor:
     def __init__(
         self, on_gpu: bool, clients_at_once: int, precision: Mapping[str, bool]
     ):
-        """Configures TensorFlow, before its process uses it.
+        """Configures TensorFlow before its process uses it, on GPUs if Ray gave any.
 
-        Args:
-            on_gpu: Whether Ray has given it one GPU or several.
-            clients_at_once: Number of clients that train at once, on each GPU or in
-                all.
-            precision: Precision of `configure_gpus`: deterministic and tf32.
+        `clients_at_once` train on each GPU or in all. `precision` are
+        deterministic and tf32 of `configure_gpus`.
         """
         with contextlib.suppress(PermissionError):
             # Without `./run.sh`, Ray gives it the lowest priority.
@@ -154,16 +139,9 @@ class Actor:
         """Answers, in its own thread, to show that the process is not stopped."""
 
     def prepare(self, key: str, pieces: Pieces, part: Part) -> Any:
-        """Does the clients' work before the server's answer.
+        """Does clients' work before the server's answer: keys, or a `Failure`.
 
-        Args:
-            key: A name of the pieces.
-            pieces: The computations.
-            part: The clients.
-
-        Returns:
-            Their keys: for each selection a list with an array for each client; or a
-            `Failure`.
+        Keys are, for each selection, a list with an array for each client.
         """
         return _guarded(lambda: self._prepare(self._load(key, pieces), part))
 

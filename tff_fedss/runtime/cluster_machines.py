@@ -85,13 +85,10 @@ def connect(address: str) -> None:
 
 
 def _find(address: str) -> str:
-    """Returns a cluster's address, if a program listens there.
+    """Returns a cluster's address, if a program listens there, else InvalidInputError.
 
     Ray's own "auto" may be the local cluster of another run on this machine, and it
     takes half a minute to report that no program listens.
-
-    Raises:
-        InvalidInputError: If there is no cluster.
     """
     where = address
     if address == _AUTO:
@@ -170,15 +167,7 @@ def last_line(error: Exception) -> str:
 
 
 def remote(what: Any, node: str, cpus: float, gpus: float, **options: Any) -> Any:
-    """Returns Ray's version of a function or class for one machine.
-
-    Args:
-        what: The function or class.
-        node: The id of the machine.
-        cpus: Number of CPUs that it reserves.
-        gpus: Number of GPUs that it reserves, and sees.
-        **options: Options of `ray.remote`.
-    """
+    """Returns Ray's version of a function or class for a machine, with its options."""
     import ray
     from ray.util import scheduling_strategies
 

@@ -38,13 +38,8 @@ class Member:
 
     Attributes:
         handle: Ray's handle.
-        node: The id of its machine.
-        host: The name of its machine.
         cpus: Number of the machine's CPUs that the actor has.
         pid: Process id of the actor's process there.
-        reads_clients: Whether it has the clients' data.
-        running: Its running tasks, the oldest first.
-        ping: The unanswered ping.
         since: The time of the ping, or of its start.
     """
 
@@ -80,9 +75,6 @@ class Pool:
         gpus_per_actor: Number of each actor's GPUs; None: 1, if there are any.
         clients_per_gpu: How many clients train on a GPU at once.
         precision: See `cluster_actor.Actor`.
-
-    Attributes:
-        members: The running actors.
     """
 
     def __init__(
@@ -146,10 +138,9 @@ class Pool:
         self._start_missing(nodes)
 
     def update(self) -> list[Member]:
-        """Starts the actors that are missing; returns those that no longer answer.
+        """Starts missing actors; returns those that no longer answer.
 
-        Raises:
-            WorkerError: If there is no actor, and none starts.
+        Raises WorkerError if there is no actor, and none starts.
         """
         now = time.monotonic()
         if now < self._next_update:

@@ -40,15 +40,7 @@ _POLL_SECONDS = 1.0
 
 @dataclasses.dataclass
 class Traffic:
-    """The bytes of arrays that a computation has sent.
-
-    Attributes:
-        broadcasts: Values from the server to all clients, once for each machine.
-        keys: The clients' requests.
-        rows: The answers to the requests.
-        sums: The results of the parts.
-        clients: Clients' data that had to be sent.
-    """
+    """The bytes of arrays that a computation has sent."""
 
     broadcasts: int = 0  # Values from the server to all clients, once for each machine.
     keys: int = 0  # The clients' requests.
@@ -59,16 +51,7 @@ class Traffic:
 
 @dataclasses.dataclass(eq=False)
 class _Part:
-    """The state of a part.
-
-    Attributes:
-        index: Its number.
-        clients: Its clients of the round.
-        rows: Its selected rows, in Ray's store, after its request.
-        home: The actor that has prepared it.
-        deaths: Number of actors that have died in it.
-        sent: Its clients' data in Ray's store, if an actor needed them.
-    """
+    """The state of a part."""
 
     index: int
     clients: slice
@@ -80,13 +63,7 @@ class _Part:
 
 @dataclasses.dataclass(eq=False)
 class _Task:
-    """An actor's work on a part.
-
-    Attributes:
-        part: The part.
-        member: The actor.
-        is_preparing: Whether it prepares the part, or trains it.
-    """
+    """An actor's work on a part."""
 
     part: _Part
     member: cluster_pool.Member
@@ -97,9 +74,6 @@ class Computation:
     """A computation in the cluster's form.
 
     Attributes:
-        cut: Its pieces.
-        parameter_type: The type of its argument.
-        key: A name of the pieces that run on the cluster.
         pieces: Those pieces, a `cluster_actor.Pieces` in Ray's store.
     """
 
@@ -139,16 +113,7 @@ class Round:
         num_clients: int,
         client_fn: Callable[..., Any] | None,
     ):
-        """Does the server's first part, and cuts the clients into parts.
-
-        Args:
-            pool: The actors.
-            here: Where the server's parts run.
-            computation: The computation.
-            arg: Its argument.
-            num_clients: How many clients the argument has.
-            client_fn: Makes a client's data, to be sent.
-        """
+        """Does the server's first part, `here`, and cuts the clients into parts."""
         import ray
 
         self._ray = ray

@@ -103,16 +103,9 @@ def optimize(
     fetches: Sequence[str],
     init_op: str = "",
 ) -> tf.compat.v1.GraphDef:
-    """Optimizes a graph as TFF's compiler does.
+    """Optimizes a graph as TFF's compiler does; if Grappler fails, returns it as it is.
 
-    Args:
-        graph_def: The graph.
-        feeds: The names of its input tensors, all of placeholders.
-        fetches: The names of its output tensors.
-        init_op: An operation that runs before, or "".
-
-    Returns:
-        The optimized graph; or the same one if Grappler fails, such as without outputs.
+    Feeds are all of placeholders; `init_op` runs before, if it is not "".
     """
     dtypes = {
         f"{node.name}:0": node.attr["dtype"].type

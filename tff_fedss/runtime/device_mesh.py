@@ -22,7 +22,6 @@ def balanced_bounds(total: int, parts: int) -> np.ndarray:
 
     Args:
         total: The number to cut.
-        parts: Number of parts.
 
     Returns:
         int64[parts + 1]: part i is bounds[i]..bounds[i + 1]-1.
@@ -66,20 +65,11 @@ class DeviceMesh:
         reduce: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
         parts: Sequence[tf.Tensor],
     ) -> list[tf.Tensor]:
-        """Reduces the parts, always in the order of the devices, on every device.
-
-        Args:
-            reduce: A function such as `tf.add` or `tf.maximum`.
-            parts: Tensors of the same shape.
-        """
+        """Reduces the parts, always in the order of the devices, on every device."""
         return self.map(lambda: functools.reduce(reduce, parts))
 
     def reduce_scatter(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Adds the parts and cuts the sum like `scatter`, a piece for each device.
-
-        Args:
-            parts: Tensors of the same shape.
-        """
+        """Adds the parts and cuts the sum like `scatter`, a piece for each device."""
         sizes = self._sizes(tf.shape(parts[0])[0])
         pieces = [tf.split(part, sizes, num=len(self)) for part in parts]
         return self.map(lambda *own: functools.reduce(tf.add, own), *pieces)
@@ -98,9 +88,6 @@ def local_mesh(num_devices: int | None = None) -> DeviceMesh:
     Args:
         num_devices: Number of devices. None: all GPUs of this process, or one CPU
             device.
-
-    Returns:
-        The mesh.
 
     Raises:
         InvalidInputError: If there are fewer GPUs (but some), or if TensorFlow already

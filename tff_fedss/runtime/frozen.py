@@ -49,14 +49,10 @@ def freeze(
     type_spec: tff.Type,
     client_fn: Callable[..., Any] | None = None,
 ) -> Any:
-    """Converts a value for sending.
+    """Converts an argument or result of computations for sending.
 
-    Args:
-        value: An argument or result of computations, or the in-process runtime's value.
-            A `ClientRef` may replace a client's value.
-        type_spec: Its type.
-        client_fn: Makes a client's value from a `ClientRef`, so that the value is sent;
-            None: the `ClientRef` is sent.
+    A `ClientRef` may replace a client's value. `client_fn` makes the value, so that
+    it is sent; without it, the reference is sent.
     """
     if isinstance(type_spec, tff.FederatedType):
         if type_spec.placement is not tff.CLIENTS or type_spec.all_equal:

@@ -85,7 +85,6 @@ def separate_call_sites(
     copy for each call, a node of a function is one kernel.
 
     Args:
-        graph_def: The graph.
         concerns: Whether functions with a given NodeDef, and their callers, are to be
             separated.
 

@@ -39,12 +39,7 @@ _STOP_SECONDS = 5.0
 
 
 class _Device:
-    """A device of one invocation, on which a computation runs.
-
-    Attributes:
-        name: Its full name.
-        num_clients: Number of clients of the invocation.
-    """
+    """A device of one invocation, on which a computation runs."""
 
     def __init__(self, invocation: "_Invocation", name: str):
         self._invocation = invocation
@@ -92,10 +87,8 @@ class _Invocation:
     """One run of one computation.
 
     Args:
-        num_clients: Number of clients that take part.
         slots: A device per client that may run at the same time; the first is also
             that of the server's work.
-        workers: The threads to use.
         reads_ahead: Whether the data of the next clients are read ahead.
     """
 

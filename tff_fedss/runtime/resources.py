@@ -127,7 +127,6 @@ class Plan:
     """A plan for isolating a graph's calls, as separate sessions would.
 
     Attributes:
-        graph_def: The graph.
         variables: The NodeDefs of the variables that can be arguments of the graph,
             since its initialization sets them.
         owned: The NodeDefs of all other named resources. Concurrent calls need copies
@@ -150,15 +149,10 @@ class Plan:
 
 
 def plan(graph_def: tf.compat.v1.GraphDef, init_op: str) -> Plan:
-    """Plans the isolation of a graph, which may be changed.
+    """Plans the isolation of a graph, which may be changed, initialized by `init_op`.
 
-    Args:
-        graph_def: The graph.
-        init_op: The node that initializes it, or "".
-
-    Raises:
-        NotImplementedError: If calls would share an operation's resource; the message
-            names the operation.
+    Raises NotImplementedError if calls would share an operation's resource; the
+    message names the operation.
     """
     nested = _nested(graph_def)
     kinds: dict[Kind, str] = {}

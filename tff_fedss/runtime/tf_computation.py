@@ -73,7 +73,6 @@ class TFComputation:
         is_closed: Whether it depends on its argument only.
         is_stateless: Whether it may be called inside another function, since its graph
             keeps no state of a call.
-        reads_sequences: Whether it reads a sequence of its argument.
         trains_on_host: Whether it computes gradients in a function of tf.data, which
             TensorFlow runs on the CPU wherever the computation is.
     """
@@ -143,15 +142,10 @@ class TFComputation:
             self._new_copy = lambda: copy(f"_{key}_{next(_copy_numbers)}")
 
     def __call__(self, arg: Any, device: Any) -> Any:
-        """Runs the computation.
+        """Runs on nested tuples of tensors and `SequenceValue`s, or None.
 
-        Args:
-            arg: Nested tuples of tensors and `SequenceValue`s, or None.
-            device: The device: has a `name`, a method `put` that copies tensors to it,
-                and `note_training_on_host`, which is called if that happens.
-
-        Returns:
-            The result, as nested tuples.
+        The device has a `name`, a method `put` that copies tensors to it, and
+        `note_training_on_host`, which is called if that happens.
         """
         if not self._has_results:
             return _unflatten(self._result, iter(()), None)

@@ -81,11 +81,7 @@ class Converter:
         self._given: dict[int, tuple[weakref.ref, tf.Tensor]] = {}
 
     def from_python(self, value: Any, type_spec: tff.Type, num_clients: int) -> Any:
-        """Converts an argument of a computation, given by TFF, of a type.
-
-        Raises:
-            TypeError: If the argument does not fit its type.
-        """
+        """Converts an argument given by TFF; TypeError if it does not fit its type."""
         if isinstance(type_spec, tff.FederatedType):
             if type_spec.placement is not tff.CLIENTS:
                 return self.from_python(value, type_spec.member, num_clients)
@@ -212,11 +208,7 @@ def check_type(fits: bool, what: str, expected: Any, found: Any) -> None:
 
 
 def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
-    """Returns the elements of a Python container, in the order of its type.
-
-    Raises:
-        TypeError: If the container has other elements than the type.
-    """
+    """Returns a container's elements in the order of its type; TypeError if others."""
     if not isinstance(value, tff.structure.Struct):
         try:
             value = tff.structure.from_container(value)

@@ -35,7 +35,6 @@ class SamplerOptions(NamedTuple):
         nu: nu of the Gaussian kernel (rff).
         num_frequencies: D (rff).
         leaf_size: B, the classes in a bucket of a tree; None: the sampler's own.
-        seed: Seed of the random features (rff).
     """
 
     num_classes: int

@@ -58,11 +58,7 @@ class ClassSampler(abc.ABC):
     needs_embeddings = False
 
     def __init__(self, num_classes: int):
-        """Starts the counters.
-
-        Raises:
-            ValueError: If there are fewer than two classes: one must be the target.
-        """
+        """Starts the counters; ValueError below two classes: one must be the target."""
         if num_classes < 2:
             raise ValueError(f"num_classes must be at least 2, found {num_classes}.")
         self.num_classes = num_classes
@@ -95,43 +91,25 @@ class ClassSampler(abc.ABC):
     def distribution(
         self, queries: np.ndarray, targets: np.ndarray | None
     ) -> Distribution:
-        """Computes q of all classes, at a cost of at least O(n).
+        """Computes q of all classes in at least O(n); arguments as in `draw`.
 
         It is for inspection; it draws nothing, and counts no estimate.
-
-        Args:
-            queries: float32[examples, d], the input embeddings h.
-            targets: int[examples] or None, see `draw`.
         """
 
     def rebuild(self, embeddings: np.ndarray) -> None:
-        """Sets the embeddings of all classes.
-
-        Args:
-            embeddings: float32[n, d].
-        """
+        """Sets the embeddings of all classes, float32[n, d]."""
         del embeddings
 
     def update(self, ids: np.ndarray, embeddings: np.ndarray) -> None:
-        """Replaces the embeddings of some classes.
-
-        Args:
-            ids: int[k], the classes, each once.
-            embeddings: float32[k, d], one for each of them.
-        """
+        """Replaces the embeddings, float32[k, d], of some classes, int[k], distinct."""
         del ids, embeddings
 
 
 def points_on(lengths: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-    """Maps numbers of [0, 1) to points on lines that begin at 0.
+    """Maps numbers of [0, 1) to points on lines, float64, that begin at 0.
 
-    Args:
-        lengths: float64, lengths of the lines.
-        uniforms: float64, of a shape that broadcasts with the lengths.
-
-    Returns:
-        Their product, but never the end of a line, which is in no interval and to which
-        the product may be rounded up.
+    Returns their product, but never the end of a line, which is in no interval and
+    to which the product may be rounded up.
     """
     return np.minimum(uniforms * lengths, np.nextafter(lengths, 0.0))
 
@@ -140,14 +118,7 @@ class FixedSampler(ClassSampler):
     """Draws from given probabilities, in O(log n) a class."""
 
     def __init__(self, probabilities: np.ndarray):
-        """Computes their cumulative sums.
-
-        Args:
-            probabilities: float[n], positive; they need not sum to 1.
-
-        Raises:
-            ValueError: If a probability is not positive and finite.
-        """
+        """Takes float[n], positive and finite, else ValueError; of any sum."""
         probabilities = np.asarray(probabilities, np.float64)
         super().__init__(len(probabilities))
         if not (np.isfinite(probabilities).all() and (probabilities > 0).all()):
@@ -207,12 +178,7 @@ class ExpSampler(ClassSampler):
     needs_embeddings = True
 
     def __init__(self, num_classes: int, scale: float):
-        """Starts without embeddings.
-
-        Args:
-            num_classes: n.
-            scale: tau of the logits.
-        """
+        """Starts without embeddings, for n classes and logits of scale tau."""
         super().__init__(num_classes)
         self._scale = np.float32(scale)
         self._embeddings: np.ndarray | None = None

@@ -51,13 +51,10 @@ class KernelSampler(ClassSampler):
     def __init__(
         self, num_classes: int, kernel: kernels.Kernel, leaf_size: int | None = None
     ):
-        """Lays the tree out.
+        """Lays the tree out, with B = leaf_size classes in a bucket.
 
-        Args:
-            num_classes: n.
-            kernel: K.
-            leaf_size: B. None: the smallest power of two with which the bottom level
-                takes at most 1 GiB.
+        By default B is the smallest power of two with which the bottom level
+        takes at most 1 GiB.
         """
         super().__init__(num_classes)
         if leaf_size is None:
@@ -182,16 +179,10 @@ class KernelSampler(ClassSampler):
         num_samples: int,
         generator: np.random.Generator,
     ) -> Negatives:
-        """Draws for groups of queries, whose weights are averaged.
+        """Draws for groups of queries, whose weights are averaged: [groups, m].
 
-        Args:
-            queries: float32[groups, queries of each, d].
-            targets: int64[groups], the class that is left out, or _NO_TARGET.
-            num_samples: m, for each group.
-            generator: Generator of the draws.
-
-        Returns:
-            Draws of shape [groups, m].
+        Queries are float32[groups, queries of each, d]; targets are
+        int64[groups], the class that is left out, or _NO_TARGET.
         """
         features = self._features(queries)
         own = self._target_products(queries, features, targets)

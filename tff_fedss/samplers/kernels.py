@@ -26,24 +26,16 @@ class Kernel(abc.ABC):
 
     @abc.abstractmethod
     def features(self, vectors: np.ndarray) -> np.ndarray:
-        """Computes phi, with the same bits for a vector whatever the others.
+        """Maps h or c, float32[k, d], to phi, with the same bits whatever the others.
 
-        Args:
-            vectors: float32[k, d], inputs h or classes c.
-
-        Returns:
-            float32[k, num_features].
+        The result is float32[k, num_features].
         """
 
     def bucket_sums(self, classes: np.ndarray, is_class: np.ndarray) -> np.ndarray:
         """Sums phi over buckets, with the same bits for a bucket whatever the others.
 
-        Args:
-            classes: float32[k, B, d], the vectors in each of k buckets.
-            is_class: bool[k, B], which vectors count.
-
-        Returns:
-            float32[k, num_features].
+        Takes the vectors in each of k buckets, float32[k, B, d], and which
+        count, bool[k, B]; returns float32[k, num_features].
         """
         num_buckets, size, dim = classes.shape
         features = self.features(classes.reshape(-1, dim))
@@ -59,16 +51,13 @@ class Kernel(abc.ABC):
         embeddings: np.ndarray,
         ids: np.ndarray,
     ) -> np.ndarray:
-        """Computes phi(h) . phi(c) for some pairs, from the vectors.
+        """Computes phi(h) . phi(c) for some pairs, from the vectors: float32[pairs, L].
 
         Args:
             queries: float32[examples, d].
             rows: int64[pairs], of the queries.
             embeddings: float32[n, d].
             ids: int64[pairs, L], the classes for the query of each pair.
-
-        Returns:
-            float32[pairs, L].
         """
         return pair_products(
             self.features(queries),
@@ -88,12 +77,7 @@ class QuadraticKernel(Kernel):
     lower_bound = 1.0
 
     def __init__(self, embedding_dim: int, alpha: float = 100.0):
-        """Lists the products.
-
-        Args:
-            embedding_dim: d.
-            alpha: See the equation.
-        """
+        """Lists the products of d numbers."""
         self._i, self._j = np.triu_indices(embedding_dim)
         twice = np.where(self._i == self._j, 1.0, 2.0)
         self._factors = np.sqrt(alpha * twice).astype(np.float32)
@@ -131,14 +115,7 @@ class RandomFourierKernel(Kernel):
     """
 
     def __init__(self, embedding_dim: int, num_frequencies: int, nu: float, seed: int):
-        """Draws the frequencies w.
-
-        Args:
-            embedding_dim: d.
-            num_frequencies: D; there are 2 D features.
-            nu: See the equation.
-            seed: Seed of the frequencies.
-        """
+        """Draws D frequencies w of N(0, nu I); there are 2 D features."""
         generator = np.random.Generator(np.random.Philox(seed))
         self.frequencies = (
             math.sqrt(nu) * generator.standard_normal((embedding_dim, num_frequencies))
@@ -166,12 +143,7 @@ class RandomFourierKernel(Kernel):
 def matmul(x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Returns x y, with every row summed in the same order, unlike a BLAS.
 
-    Args:
-        x: float32[rows, d].
-        y: float32[d, columns].
-
-    Returns:
-        float32[rows, columns].
+    Maps float32[rows, d] and float32[d, columns] to float32[rows, columns].
     """
     out = np.zeros((x.shape[0], y.shape[1]), np.float32)
     for i in range(x.shape[0]):
@@ -188,11 +160,7 @@ def sum_groups(
 ) -> None:
     """Sets out[g] = the sum of values[g * size : (g + 1) * size] for the given g.
 
-    Args:
-        values: float32[rows, F].
-        groups: int64[k], the groups to sum.
-        out: float32[at least max(groups) + 1, F].
-        size: Number of rows in a group.
+    Values are float32[rows, F], groups int64[k], and `out` float32[> max(groups), F].
     """
     for g in groups:
         for j in range(values.shape[1]):
@@ -214,16 +182,10 @@ def _dot(a: np.ndarray, b: np.ndarray) -> np.float32:
 def pair_products(
     left: np.ndarray, left_rows: np.ndarray, right: np.ndarray, right_rows: np.ndarray
 ) -> np.ndarray:
-    """Computes products of chosen rows, without copying the rows.
+    """Computes left[left_rows[i]] . right[right_rows[i, j]]: float32[pairs, L].
 
-    Args:
-        left: float32[a, F].
-        left_rows: int64[pairs].
-        right: float32[b, F].
-        right_rows: int64[pairs, L].
-
-    Returns:
-        float32[pairs, L], left[left_rows[i]] . right[right_rows[i, j]].
+    Takes float32[a, F] with int64[pairs], and float32[b, F] with int64[pairs, L].
+    The rows are not copied.
     """
     out = np.empty(right_rows.shape, np.float32)
     for i in range(right_rows.shape[0]):

@@ -87,12 +87,9 @@ class Pace(Protocol):
     def at(
         self, epoch: int, losses: np.ndarray, clusters: np.ndarray
     ) -> tuple[float, float]:
-        """Returns lambda and gamma.
+        """Returns lambda and gamma for the losses, float[N], and clusters, int[N].
 
-        Args:
-            epoch: The number of selections before this one.
-            losses: float[N], the current losses of all training examples.
-            clusters: int[N].
+        `epoch` is the number of selections before this one.
         """
 
 
@@ -216,10 +213,6 @@ def build_index(
         labels: int32[N].
         num_classes: n.
         clusters_per_class: K.
-        seed: Seed of the initial centers.
-
-    Returns:
-        The index.
     """
     assignments = np.zeros(len(labels), np.int32)
     centers = np.zeros(
@@ -248,15 +241,11 @@ def build_index(
 
 
 def cluster_losses(index: ClusterIndex, example_losses: np.ndarray) -> np.ndarray:
-    """Averages the losses of the examples of each cluster (Algorithm 1, line 19).
+    """Averages the losses of each cluster (Algorithm 1, line 19): float64[n K], L_I.
 
-    Args:
-        index: The clusters.
-        example_losses: float[N]; -1 for an example that has not been seen yet.
-
-    Returns:
-        float64[n K], L_I. A cluster without seen examples has the mean of all seen
-        examples (1 if there are none); an unused one has 0.
+    An example's loss, float[N], is -1 if it has not been seen yet. A cluster
+    without seen examples has the mean of all seen examples (1 if there are none);
+    an unused one has 0.
     """
     is_seen = example_losses != -1
     seen = index.assignments[is_seen]
@@ -282,7 +271,6 @@ def draw_neighbourhood(
     uniformly, without replacement if it has enough.
 
     Args:
-        index: The clusters.
         losses: float[n K], L_I, see `cluster_losses`. All 0: any cluster may be seed.
         num_clusters: M; there must be M - 1 clusters of other classes.
         examples_per_cluster: D.

@@ -70,7 +70,6 @@ class ShardSampler:
             sample_rate: r, 0 < r <= 1.
             sampling: One of `SAMPLINGS`.
             positives_cutoff: Cutoff of pprn, see above.
-            seed: Seed of the draws.
 
         Raises:
             ValueError: If r or the sampling is not as above.
@@ -87,15 +86,7 @@ class ShardSampler:
         self._seed = seed
 
     def draw(self, labels: np.ndarray, step: int) -> list[ShardSample]:
-        """Draws the rows of a step, in time and memory proportional to their number.
-
-        Args:
-            labels: int[examples], each in [0, n).
-            step: Its number.
-
-        Returns:
-            A sample for each shard.
-        """
+        """Draws each shard's rows for labels int[examples] in [0, n), in O(rows)."""
         classes = np.unique(labels)
         cuts = np.searchsorted(classes, self._strata)
         drawn = []

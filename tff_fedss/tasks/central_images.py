@@ -23,7 +23,6 @@ class LabelledClassification(Task):
     Attributes:
         classifier_fn: Builds the classifier, from images in 0..255 to logits
             float32[examples, n], always with the same initial weights.
-        augmentation: The augmentation of training images.
     """
 
     metric = "top1"
@@ -45,13 +44,9 @@ class LabelledClassification(Task):
         return model, models.inference(model)
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Measures a classifier on the test images.
+        """Measures a classifier on the test images: top1, a share, and test_loss.
 
-        Args:
-            weights: Its trainable and its other weights, in Keras' order.
-
-        Returns:
-            top1, a share, and test_loss, the mean cross-entropy.
+        Weights are in Keras' order; test_loss is the mean cross-entropy.
         """
         model, infer = self._measured
         weights.assign_weights_to(model)
@@ -68,7 +63,6 @@ class Contrastive(Task):
 
     Attributes:
         backbone_fn: Builds the network whose features are evaluated.
-        steps_per_epoch: Number of batches in an epoch.
     """
 
     metric = "linear_accuracy"
@@ -116,15 +110,9 @@ class Contrastive(Task):
         )
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Fits a linear classifier on the training features and tests it.
+        """Measures `linear_accuracy`: fits a linear classifier on training features.
 
         Features are of the centre of each image, without augmentation.
-
-        Args:
-            weights: Weights of the backbone.
-
-        Returns:
-            `linear_accuracy`.
         """
         weights.assign_weights_to(self._model)
         data = self.dataset
@@ -148,7 +136,6 @@ class Pretraining(Task):
 
     Attributes:
         model_fn: Builds phi, always with the same initial weights.
-        steps_per_epoch: Number of mini-batches in an epoch.
         has_probe: Whether there are classes for the probe.
     """
 
@@ -167,9 +154,7 @@ class Pretraining(Task):
         """Keeps the data, the model and the order of the data.
 
         Args:
-            data: The images.
             model_fn: Builds phi: images [examples, h, w, c] to float32[examples, d].
-            augmentation: Augmentation of training images.
             batch_size: The mini-batch; the last one of an epoch may be shorter.
             seed: Seed of the order of the images and of their augmentation.
         """
@@ -187,11 +172,7 @@ class Pretraining(Task):
         return model, models.inference(model)
 
     def batches(self, num_done: int) -> Iterator[tuple[tf.Tensor, np.ndarray]]:
-        """Yields mini-batches, reshuffled in each epoch.
-
-        Yields:
-            Images float32[examples, h, w, c] in 0..255, and labels int32[examples].
-        """
+        """Yields float32[examples, h, w, c] in 0..255 and labels int32[examples]."""
         epoch, done = divmod(num_done, self.steps_per_epoch)
         while True:
             generator = seeds.generator(self._seed + (_STREAM << 32), epoch)
@@ -207,15 +188,11 @@ class Pretraining(Task):
             epoch, done = epoch + 1, 0
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Fits a linear classifier to the features of classes that were not trained.
+        """Measures `probe_top1`, of a linear classifier of classes not trained.
 
-        It is fitted to every second image of each class and tested on the others.
-
-        Args:
-            weights: trainable = [*phi, W], and phi's other variables.
-
-        Returns:
-            `probe_top1`, a share; nothing without such classes.
+        It is fitted to every second image of each class and tested on the
+        others. Without such classes nothing is measured. Weights are trainable
+        = [*phi, W], and phi's other variables.
         """
         if not self.has_probe:
             return {}

@@ -62,9 +62,7 @@ class Settings:
             `follows_data`, an upper limit.
         model: phi, by its name on the command line.
         warm_start_epochs: Central epochs on public images before the rounds.
-        rounds_per_evaluation: Rounds between two evaluations.
         starts_pretrained: Whether the paper starts phi from ImageNet-1k.
-        batch_size: The mini-batch on a client.
         logit_scale: tau; None: `models.adacos_scale` of n.
         gradient_clip_norm: Largest norm of clients' gradients; 0: they are not clipped.
         initial_norm: Norm of the rows of the initial W, see
@@ -96,7 +94,6 @@ class DatasetSpec:
     """A data set of federated experiments.
 
     Attributes:
-        title: Its name in tables.
         settings: Its hyper-parameters for each of `KINDS` that it supports, the default
             first.
         load: Loads it. Of the keywords that a run decides it takes image_size and,
@@ -156,16 +153,10 @@ class DatasetSpec:
         on_validation: bool = False,
         **keywords: Any,
     ) -> FederatedDataset:
-        """Loads the data set.
+        """Loads the data set for a task of `KINDS`; other arguments are of `keywords`.
 
-        Args:
-            kind: One of `KINDS`.
-            validation_share: See `splits.hold_out_clients`.
-            on_validation: See `splits.hold_out_clients`.
-            **keywords: Others of `keywords`.
-
-        Raises:
-            InvalidInputError: If the data are missing or damaged.
+        `splits.hold_out_clients` has those of validation. Raises
+        InvalidInputError if the data are missing or damaged.
         """
         if "retrieval" in self.keywords:
             keywords["retrieval"] = kind == "retrieval"

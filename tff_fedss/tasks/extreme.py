@@ -39,19 +39,10 @@ class ExtremeClassification(SampledSoftmaxTask):
         seed: int,
         mask_positives: bool = False,
     ):
-        """Keeps the rows that have labels.
+        """Keeps the rows that have labels; InvalidInputError without any in a part.
 
-        Args:
-            data: The rows.
-            embedding_dim: d.
-            logit_scale: tau.
-            batch_size: The mini-batch.
-            seed: Seed of the encoder's weights, the order of the rows and their
-                targets.
-            mask_positives: Whether `batches` has a row's other labels.
-
-        Raises:
-            InvalidInputError: If no training or no test row has a label.
+        The seed decides the encoder's weights, the order of the rows and their
+        targets. With `mask_positives`, `batches` has a row's other labels.
         """
         super().__init__(data, data.num_labels, embedding_dim, logit_scale)
         self._train_rows = np.flatnonzero(np.diff(data.train.label_ends))
@@ -124,11 +115,7 @@ class ExtremeClassification(SampledSoftmaxTask):
         return encoder, best
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Measures the precision of the highest-scoring labels of the test rows.
-
-        Returns:
-            precision_at_1, precision_at_3 and precision_at_5.
-        """
+        """Measures precision_at_1, _3 and _5 on the test rows."""
         encoder, best = self._evaluation
         classifier = tf.constant(load_weights(encoder, weights))
         test = self.dataset.test

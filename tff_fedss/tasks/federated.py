@@ -326,7 +326,6 @@ class PooledImages(SampledSoftmaxTask):
         """Takes test images and phi from a task.
 
         Args:
-            task: The task.
             pooled_batches: Maps the number of batches used before to the following
                 `{"image", "label"}` batches of all clients' images, see
                 `training.pooled_batches`.

@@ -46,13 +46,10 @@ class IdentityVerification(SampledSoftmaxTask):
         """Draws the pairs, the same for all runs on the data.
 
         Args:
-            data: The data.
             feature_extractor_fn: Builds phi, from examples to float32[examples, d].
             logit_scale: s.
-            batch_size: The mini-batch.
             seed: Seed of the order of the examples and of the choice of mirrored ones.
             flip: Whether to mirror half of the training images, left to right.
-            lfw: Pairs of other images, measured in addition.
 
         Raises:
             ValueError: If the test identities make no pairs, or `flip` is set and

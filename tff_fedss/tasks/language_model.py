@@ -41,21 +41,10 @@ class LanguageModel(SampledSoftmaxTask):
         seed: int,
         validation_words: int | None = None,
     ):
-        """Cuts the text.
+        """Cuts the text; InvalidInputError if it is too short for these parts.
 
-        Args:
-            data: The text.
-            embedding_dim: d.
-            logit_scale: tau.
-            batch_size: Number of parts of the text in a mini-batch.
-            num_steps: Number of words of each part.
-            num_units: The width of the LSTM.
-            seed: Seed of its weights.
-            validation_words: Number of words of the validation text to measure on, from
-                its start; None: all.
-
-        Raises:
-            InvalidInputError: If a text is too short to be cut into these parts.
+        Only the first `validation_words` of the validation text are measured;
+        None: all.
         """
         valid = data.valid[:validation_words]
         for part, tokens in (("training", data.train), ("validation", valid)):
@@ -118,11 +107,7 @@ class LanguageModel(SampledSoftmaxTask):
         return encoder, loss_sum
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Measures the perplexity of the validation text.
-
-        Returns:
-            {"perplexity": exp of the mean full softmax loss over the validation text}.
-        """
+        """Measures the perplexity of the validation text, exp of its mean loss."""
         encoder, loss_sum = self._evaluation
         classifier = tf.constant(load_weights(encoder, weights))
         inputs, labels = self._valid

@@ -17,8 +17,6 @@ class Task(abc.ABC):
     Attributes:
         metric: The key, in the result of `evaluate`, of the metric that compares
             methods.
-        metric_title: Its name in tables and plots.
-        dataset: The data.
     """
 
     metric: ClassVar[str]
@@ -37,24 +35,17 @@ class Task(abc.ABC):
         return self.dataset.fingerprint()
 
     def batches(self, num_done: int) -> Iterator[tuple[Any, ...]]:
-        """Yields mini-batches without end, the arguments of an algorithm's `update`.
+        """Yields arguments of an algorithm's `update` without end, after `num_done`.
 
         Tasks whose clients or algorithm make the mini-batches do not have it.
-
-        Args:
-            num_done: Number of batches to skip, because they have been used before.
         """
         raise NotImplementedError
 
     @abc.abstractmethod
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Measures a model on held-out data.
+        """Returns metrics of held-out data by name, `metric` among them.
 
-        Args:
-            weights: The run's weights; trainable = [*phi, W] if there is a W.
-
-        Returns:
-            Metrics by name, `metric` among them.
+        If there is a W, the weights have trainable = [*phi, W].
         """
 
     @staticmethod
@@ -89,15 +80,7 @@ class SampledSoftmaxTask(Task):
 
 
 def load_weights(encoder: Any, weights: tff.learning.models.ModelWeights) -> np.ndarray:
-    """Sets an encoder's weights.
-
-    Args:
-        encoder: See `algorithms.Encoder`.
-        weights: With trainable = [*encoder, W].
-
-    Returns:
-        W.
-    """
+    """Sets an encoder's weights from trainable = [*encoder, W]; returns W."""
     *values, classifier = weights.trainable
     models.assign(encoder.trainable_variables, values)
     return classifier

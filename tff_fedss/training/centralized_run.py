@@ -16,14 +16,7 @@ from tff_fedss.training.step_run import StepRun
 def pooled_batches(
     dataset: FederatedDataset, batch_size: int, seed: int, num_done: int
 ) -> tf.data.Dataset:
-    """Returns mini-batches of all clients' images, see `algorithms.iid_batches`.
-
-    Args:
-        dataset: The data.
-        batch_size: The mini-batch.
-        seed: Seed of the order and of the crops.
-        num_done: Number of batches to skip, because they have been used before.
-    """
+    """Returns batches of all clients' images after `num_done`, as `iid_batches`."""
     return algorithms.iid_batches(
         dataset.pooled_examples(),
         sum(map(dataset.num_examples, dataset.train.client_ids)),
@@ -65,18 +58,11 @@ class CentralizedRun(StepRun):
 
         Args:
             name: The run's name.
-            task: The task, whose clients' data are pooled.
-            optimizer: A fresh Keras optimizer.
             cohort_size: K of the federated run.
-            batch_size: The mini-batch.
             seed: Seed of the initial W, the cohorts and the order of the examples.
             updates: One of `CENTRALIZED_UPDATES`.
             initial_norm: Norm of the rows of W, see `models.initial_classifier`.
-            logit_scale: The fixed scale of the cosine logits.
             learning_rate_fn: See `algorithms.ClientTraining`.
-
-        Raises:
-            ValueError: If `updates` is none of `CENTRALIZED_UPDATES`.
         """
         errors.check_choice("updates", updates, CENTRALIZED_UPDATES)
         algorithm = algorithms.Centralized(
@@ -96,11 +82,7 @@ class CentralizedRun(StepRun):
         self._optimizer, self._learning_rate_fn = optimizer, learning_rate_fn
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
-        """Replaces the initial phi.
-
-        Args:
-            phi: Its weights, in the order of the Keras model's `trainable_variables`.
-        """
+        """Replaces the initial phi, in the order of Keras' `trainable_variables`."""
         self._algorithm.set_state([*phi, *self._algorithm.state[len(phi) :]])
 
     @property
@@ -131,11 +113,7 @@ class CentralizedRun(StepRun):
         )
 
     def _train_round(self, round_num: int) -> Metrics:
-        """Does as many updates as the round of the federated run.
-
-        Returns:
-            `loss`, `accuracy` and `num_examples`, as in a federated run.
-        """
+        """Does as many updates as the federated round; returns the same metrics."""
         if self._learning_rate_fn is not None:
             rate = self._learning_rate_fn(tf.constant(round_num - 1))
             self._optimizer.learning_rate.assign(rate)

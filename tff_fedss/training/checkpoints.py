@@ -35,12 +35,7 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int = 2):
-        """Removes files that a killed program left half written.
-
-        Args:
-            folder: The folder of the checkpoints, which need not exist.
-            keep: Number of newest checkpoints to keep.
-        """
+        """Removes files that a killed program left half written, if there are any."""
         self._folder = pathlib.Path(folder)
         self._keep = keep
         self._newest: int | None = None
@@ -48,15 +43,11 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
     def save(self, state: Any, round_num: int) -> None:
-        """Saves the state after a round, unless it is saved already.
+        """Saves the state after a round, of a larger number at every call.
 
-        Args:
-            state: Any structure of arrays and of `models.ShardedMatrix`.
-            round_num: The number of completed rounds, larger at every call.
-
-        Raises:
-            InvalidInputError: If there can be no such folder.
-            RunStoppedError: If it cannot be written. Earlier checkpoints stay.
+        The state is any structure of arrays and of `models.ShardedMatrix`.
+        Raises InvalidInputError if there can be no such folder, RunStoppedError
+        if it cannot be written; earlier checkpoints stay.
         """
         if round_num == self._newest:
             return

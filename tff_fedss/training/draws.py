@@ -24,16 +24,7 @@ def _generator(*key: object) -> np.random.Generator:
 
 
 def client_seed(seed: int, round_num: int, client_id: str) -> np.ndarray:
-    """Returns the seed of one client in one round of a run.
-
-    Args:
-        seed: Seed of the run.
-        round_num: The round, from 1.
-        client_id: The client.
-
-    Returns:
-        int32[2], for `tff_fedss.algorithms.build_fedss`.
-    """
+    """Returns a client's seed in a round (from 1), int32[2], for `build_fedss`."""
     return np.frombuffer(_digest("client", seed, round_num, client_id)[:8], np.int32)
 
 
@@ -45,19 +36,9 @@ def permanent_seed(seed: int, client_id: str) -> np.ndarray:
 def cohort(
     seed: int, round_num: int, client_ids: Sequence[str], cohort_size: int
 ) -> list[str]:
-    """Selects K participating clients (FedSS, Algorithm 1, line 3).
+    """Selects K distinct clients uniformly (FedSS, Algorithm 1, line 3).
 
-    Args:
-        seed: Seed of the run.
-        round_num: The round, from 1.
-        client_ids: All clients.
-        cohort_size: K.
-
-    Returns:
-        K distinct client ids, uniform without replacement.
-
-    Raises:
-        ValueError: If K exceeds the number of clients.
+    The round counts from 1. Raises ValueError if K exceeds the number of clients.
     """
     errors.check_range("cohort_size", cohort_size, 1, len(client_ids), whole=True)
     generator = _generator("cohort", seed, round_num)
@@ -68,21 +49,9 @@ def cohort(
 def poisson_cohort(
     seed: int, round_num: int, client_ids: Sequence[str], expected_size: int
 ) -> list[str]:
-    """Selects each client independently with probability K / N.
+    """Selects each of N clients with probability K / N, as accounting assumes.
 
-    This is Poisson subsampling as in the analysis of differential privacy.
-
-    Args:
-        seed: Seed of the run.
-        round_num: The round, from 1.
-        client_ids: All N clients.
-        expected_size: K.
-
-    Returns:
-        Distinct client ids, K on average; perhaps none.
-
-    Raises:
-        ValueError: If K exceeds the number of clients.
+    There may be none. Raises ValueError if K exceeds N.
     """
     errors.check_range("expected_size", expected_size, 1, len(client_ids))
     draws = _generator("poisson cohort", seed, round_num).random(len(client_ids))

@@ -66,13 +66,7 @@ class EmbeddingProcess:
     def __init__(
         self, settings: MagnetSettings, images: np.ndarray, labels: np.ndarray
     ):
-        """Does not start the process, so that the state can still be set.
-
-        Args:
-            settings: Settings of the network.
-            images: uint8[N, height, width, channels], to train on.
-            labels: int32[N].
-        """
+        """Does not start the process, so that the state can still be set."""
         self._settings = settings
         # Here only the initial state and the shapes are used.
         initial = MagnetEmbedding(settings, images, labels).state
@@ -96,11 +90,8 @@ class EmbeddingProcess:
     def advance(self, num_steps: int) -> float:
         """Returns the mean loss of updates since the last call; the first starts them.
 
-        Args:
-            num_steps: Steps of the student; ignored here.
-
-        Raises:
-            RunStoppedError: If the process has ended.
+        The student's steps are ignored. Raises RunStoppedError if the process
+        has ended.
         """
         del num_steps
         self._ensure_clusters()

@@ -27,9 +27,7 @@ def client_selection_fn(
     """Builds the client selection of `tff.simulation.run_training_process`.
 
     Args:
-        task: The task.
         cohort_size: K, the number of clients of a round.
-        seed: Seed of the run.
         with_positives: The process's `with_positives`.
         with_permanent_seeds: Whether the process needs permanent seeds.
         client_fn: Makes a client's argument; by default `task.client`.
@@ -61,15 +59,8 @@ def cohort_fn(
 ) -> Callable[[int], list[str]]:
     """Builds the function from a round, counted from 1, to the ids of its clients.
 
-    Args:
-        task: The task.
-        cohort_size: K, the number of clients of a round or its expectation.
-        seed: Seed of the run.
-        sampling: "fixed", K without replacement, or "poisson", each with probability
-            K / N.
-
-    Raises:
-        ValueError: If `sampling` is another word.
+    `sampling` is "fixed", K without replacement, or "poisson", each with
+    probability K / N; another word raises ValueError.
     """
     errors.check_choice("sampling", sampling, draws.SAMPLINGS)
     draw = draws.SAMPLINGS[sampling]
@@ -85,10 +76,8 @@ class FederatedRun(Run):
     interrupted.
 
     Attributes:
-        process: The learning process.
         cohort: From a round, counted from 1, to the ids of its clients.
         accountant: Computes the privacy loss of the rounds; None: none.
-        protocol: The protocol of requests and updates.
     """
 
     def __init__(
@@ -109,7 +98,6 @@ class FederatedRun(Run):
         Args:
             name: The run's name.
             process: From `algorithms.build_fedss`.
-            task: The task.
             cohort_size: K, the number of clients of a round.
             seed: Seed of the cohorts and of the clients' draws.
             protocol: The protocol of requests and updates by which bytes are counted;
@@ -141,11 +129,7 @@ class FederatedRun(Run):
         self._state = process.initialize()
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
-        """Replaces the initial phi.
-
-        Args:
-            phi: Its weights, in the order of the Keras model's `trainable_variables`.
-        """
+        """Replaces the initial phi, in the order of Keras' `trainable_variables`."""
         classifier = self.weights.trainable[-1]
         self._state = self.process.set_model_weights(
             self._state,

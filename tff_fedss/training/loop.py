@@ -38,8 +38,6 @@ def train(
 
     Args:
         runs: The runs of one kind of task; each continues from its `round_num`.
-        num_rounds: The round to train up to.
-        rounds_per_evaluation: Rounds between two evaluations.
         release: Called for each run and round as soon as it is done, with two rows: its
             metrics ("method", "round", the metrics of the round, and those of its
             evaluation if it has one), which are the same in every repetition of the
@@ -51,7 +49,6 @@ def train(
             the round. An error or a second Ctrl-C, within a round or an evaluation,
             costs a `FederatedRun` that round, and other runs the rounds since their
             last checkpoint. A round's release comes before its checkpoint.
-        rounds_per_checkpoint: Rounds between two checkpoints.
         measures_train: Whether the last evaluation also has "train_top1".
         examples: The word for examples, in the name of the speed.
         unit: The word for a round, in the progress.

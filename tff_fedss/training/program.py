@@ -89,13 +89,7 @@ class DataSource(tff.program.FederatedDataSource):
         task: FederatedTask,
         seed: int,
     ):
-        """Makes a source of clients of a task for a process.
-
-        Args:
-            process: From `for_programs`.
-            task: The task.
-            seed: Seed of the cohorts and of the clients' draws.
-        """
+        """Makes the source for a process of `for_programs`, with a seed of draws."""
         self._type = process.next.type_signature.parameter[1]
 
         class Iterator(tff.program.FederatedDataSourceIterator):

@@ -29,16 +29,7 @@ class Progress:
         metric_title: str = "top-1",
         format_metric: Callable[[float], str] = _as_percent,
     ):
-        """Shows a bar for each name.
-
-        Args:
-            names: Names of the runs.
-            total: Number of units of a complete run.
-            unit: The word for a unit.
-            metric: Key of the metric of evaluations.
-            metric_title: Title of the metric.
-            format_metric: Formats its value; by default as a share.
-        """
+        """Shows a bar for each name, with a metric of evaluations, as a share."""
         self._metric, self._metric_title = metric, metric_title
         self._format_metric = format_metric
         self._total = total
@@ -72,14 +63,9 @@ class Progress:
                 bar.close()
 
     def update(self, name: str, done: int, metrics: Mapping[str, float]) -> None:
-        """Shows the progress of a name.
+        """Shows a name's metrics: loss, epsilon, and that of evaluations or `accuracy`.
 
-        Args:
-            name: One of the names.
-            done: Number of its completed units.
-            metrics: Its latest metrics; `loss`, the metric of evaluations or
-                `accuracy`, and `epsilon` are shown. Missing ones keep their last value,
-                the metric with the number of its round.
+        Missing ones keep their last value, the metric with the number of its round.
         """
         shown = self._shown[name]
         if name in self._measured:  # The metric is from an earlier round.

@@ -23,15 +23,10 @@ _ROOT = pathlib.Path(tff_fedss.__file__).parent.parent
 def describe(
     flags: Mapping[str, str], before: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Describes a run for its run.json.
+    """Describes a run by its deciding flags, for its run.json.
 
-    Args:
-        flags: The flags that decide the results, name to value.
-        before: The run.json of a run that is resumed.
-
-    Returns:
-        The command, flags and their fingerprint, start, versions, commit and machine;
-        for a resumed run those of its start, with a list of the resumptions.
+    It has the command, flags and their fingerprint, start, versions, commit and
+    machine; for a resumed run those of its start, with a list of the resumptions.
     """
     if before is not None:
         again = {

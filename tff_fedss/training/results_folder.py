@@ -30,9 +30,6 @@ class ResultsFolder:
     for each method and round, written as it is measured, with the same bytes in every
     repetition of the run), `speed.csv` (speed), `tensorboard/` (the same numbers as
     event files), `checkpoints/` (until the run is done), and `done.json` (then).
-
-    Attributes:
-        path: The folder.
     """
 
     def __init__(
@@ -80,8 +77,7 @@ class ResultsFolder:
     def result(self) -> dict[str, Any] | None:
         """The result that `finish` wrote; None if the run has not finished.
 
-        Raises:
-            InvalidInputError: If the file is damaged, or its metrics.csv is gone.
+        Raises InvalidInputError if the file is damaged, or its metrics.csv is gone.
         """
         result = run_files.read_json(self.path / run_files.DONE)
         if result is not None and not (self.path / run_files.METRICS).exists():
@@ -199,14 +195,9 @@ class ResultsFolder:
         return rows
 
     def release(self, metrics: Metrics, speed: Metrics) -> None:
-        """Records a round. It is in the files when this returns.
+        """Records a round's rows of metrics and speed, in the files when this returns.
 
-        Args:
-            metrics: The row of metrics, from `train`.
-            speed: The row of speed.
-
-        Raises:
-            RunStoppedError: If a file cannot be written; it then has no partial row.
+        Raises RunStoppedError if a file cannot be written; it has then no partial row.
         """
         for name, row in ((run_files.SPEED, speed), (run_files.METRICS, metrics)):
             text = run_files.as_csv(self._columns[name], [row], header=False)
@@ -227,13 +218,9 @@ class ResultsFolder:
             raise RunStoppedError(f"{folder} cannot be written: {why}") from error
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Records that the run is done, and its result.
+        """Records that the run is done, and its result, for JSON.
 
-        Args:
-            result: The result, for JSON; `self.result` returns it from now on.
-
-        Raises:
-            RunStoppedError: If a file cannot be written; the run is then not done.
+        Raises RunStoppedError if a file cannot be written; the run is then not done.
         """
         # Methods that resumed from different rounds were recorded in another order than
         # in an uninterrupted run.
@@ -282,11 +269,7 @@ class ResultsFolder:
     def write_arrays(
         self, name: str, arrays: Mapping[str, np.ndarray | models.ShardedMatrix]
     ) -> None:
-        """Writes arrays by name as an .npz file, whole or not at all.
-
-        Raises:
-            RunStoppedError: If it cannot be written.
-        """
+        """Writes an .npz file, whole or not at all; RunStoppedError if it cannot."""
         with files.replacing(self.path / name) as temporary:
             files.write_npz(temporary, arrays)
 

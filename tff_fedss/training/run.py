@@ -23,18 +23,12 @@ class Run(abc.ABC):
 
     Attributes:
         name: The run's name in tables, progress lines and checkpoints.
-        task: The task.
-        round_num: The number of completed rounds.
     """
 
     def __init__(self, name: str, task: Task, algorithm: Any = None):
-        """Starts at round 0.
+        """Starts at round 0 of an algorithm with `state`, `set_state` and `weights`.
 
-        Args:
-            name: See above.
-            task: See above.
-            algorithm: The algorithm to train, with `state`, `set_state` and `weights`.
-                None for a run that has these three itself.
+        None is for a run that has these three itself.
         """
         self.name = name
         self.task = task
@@ -62,12 +56,7 @@ class Run(abc.ABC):
         return self._algorithm.weights
 
     def resume(self, state: Any, round_num: int) -> None:
-        """Resumes from the state after a round.
-
-        Args:
-            state: The value of `state` after that round.
-            round_num: The number of completed rounds.
-        """
+        """Resumes from `state` and the number of completed rounds after a round."""
         self.set_state(state)
         self.round_num = self._num_begun = round_num
         self._batches = None
@@ -97,12 +86,7 @@ class Run(abc.ABC):
         """Does `run_round` for the round of that number, counted from 1."""
 
     def _next_batches(self, num_done: int, count: int) -> Iterator[Any]:
-        """Returns the next batches, also in a resumed run.
-
-        Args:
-            num_done: Number of batches used in earlier rounds.
-            count: Number of batches of this round.
-        """
+        """Returns the next batches, also in a resumed run."""
         if self._batches is None:
             self._batches = iter(self._batches_after(num_done))
         return itertools.islice(self._batches, count)

@@ -59,11 +59,7 @@ def _whole(content: bytes | None, path: str | os.PathLike) -> bytes:
 
 
 def as_flagfile(flags: Mapping[str, str]) -> str:
-    """Writes flags for `parse_flags`.
-
-    Raises:
-        InvalidInputError: If a value has a line break or is not UTF-8.
-    """
+    """Writes flags for `parse_flags`; raises InvalidInputError where it cannot."""
     for name, value in flags.items():
         if _NOT_IN_A_LINE.search(value):
             why = f"a line break or no UTF-8, which {FLAGS} cannot store"
@@ -72,14 +68,9 @@ def as_flagfile(flags: Mapping[str, str]) -> str:
 
 
 def parse_flags(content: bytes | None, path: str | os.PathLike) -> dict[str, str]:
-    """Returns the flags, name to value, that a flags.txt holds.
+    """Returns the flags of a flags.txt by name; `content` is None if there is none.
 
-    Args:
-        content: Content of the file; None if there is none.
-        path: The file, for messages.
-
-    Raises:
-        InvalidInputError: If it is not there or damaged; it names the line.
+    Raises InvalidInputError if it is not there or damaged; it names the line.
     """
     content = _whole(content, path)
     flags: dict[str, str] = {}
@@ -93,12 +84,7 @@ def parse_flags(content: bytes | None, path: str | os.PathLike) -> dict[str, str
 
 
 def read_flags(path: str | os.PathLike) -> dict[str, str]:
-    """Reads a flags.txt, see `parse_flags`.
-
-    Raises:
-        InvalidInputError: If it is not there or damaged; it names the line.
-        RunStoppedError: If it cannot be read.
-    """
+    """Reads a flags.txt, see `parse_flags`; RunStoppedError if it cannot be read."""
     return parse_flags(files.read_if_there(path), path)
 
 
@@ -108,12 +94,7 @@ def read_flags(path: str | os.PathLike) -> dict[str, str]:
 def parse_json(content: bytes, path: str | os.PathLike) -> dict[str, Any]:
     """Returns the JSON object of finite numbers that a file holds.
 
-    Args:
-        content: Content of the file.
-        path: The file, for messages.
-
-    Raises:
-        InvalidInputError: If it is something else; it names the line.
+    Raises InvalidInputError if it is something else; it names the line.
     """
     text = files.decoded(content, path)
     try:
@@ -131,12 +112,7 @@ def _refuse_constant(text: str) -> None:
 
 
 def read_json(path: str | os.PathLike) -> dict[str, Any] | None:
-    """Reads a JSON object, see `parse_json`; None if there is no such file.
-
-    Raises:
-        InvalidInputError: If it is something else; it names the line.
-        RunStoppedError: If it cannot be read.
-    """
+    """Reads a JSON object, see `parse_json`; None if there is no such file."""
     content = files.read_if_there(path)
     return None if content is None else parse_json(content, path)
 

@@ -19,11 +19,7 @@ class StepRun(Run):
         self._steps_per_round = steps_per_round
 
     def _train_round(self, round_num: int) -> Metrics:
-        """Does the steps of a round.
-
-        Returns:
-            `steps`, in all rounds so far, and the algorithm's `round_metrics`.
-        """
+        """Returns `steps` of all rounds so far, and the algorithm's `round_metrics`."""
         steps = self._steps_per_round
         measured = self._do_steps((round_num - 1) * steps, steps)
         return Metrics(steps=round_num * steps, **measured)
@@ -80,12 +76,9 @@ class MocoRun(StepRun):
         return self._algorithm.arrays()
 
     def measure_losses(self) -> dict[str, np.ndarray]:
-        """Measures losses on the next epoch's views without training (figures 3 to 5).
+        """Measures the next epoch's float32[examples] by form (figures 3 to 5).
 
-        The run is unchanged afterwards.
-
-        Returns:
-            float32[examples] at gamma = 0, by form of the loss.
+        Gamma is 0. The run is unchanged afterwards.
         """
         state, steps = self.state, self._steps_per_round
         self._algorithm.fit_clusters(self.round_num + 1)

@@ -24,17 +24,11 @@ _LEARNING_RATE = 1e-3
 def warm_start(
     model: tf.keras.Model, dataset: FederatedDataset, num_epochs: int, seed: int
 ) -> None:
-    """Trains phi with Adam on the public images of a data set.
+    """Trains phi in place with Adam on the public images of a data set.
 
-    At a logit scale of 20, small federated runs from scratch stay at chance for many
-    rounds: the features collapse before they separate. The paper starts from
+    At a logit scale of 20, small federated runs from scratch stay at chance for
+    many rounds: the features collapse before they separate. The paper starts from
     ImageNet-1k (A.2); this uses classes of the same kind that no client holds.
-
-    Args:
-        model: phi; its weights are the initial ones and are trained in place.
-        dataset: A data set with public images.
-        num_epochs: Passes over the public images.
-        seed: Seed of the classifier's initial weights and of the order of the images.
     """
     algorithm = algorithms.Centralized(
         model,

@@ -47,15 +47,10 @@ class Augmentation:
         return self == Augmentation()
 
     def __call__(self, images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Changes the images of a mini-batch.
+        """Changes a mini-batch, uint8[examples, h, w, c], by its seed, int32[2].
 
-        Args:
-            images: uint8[examples, height, width, channels].
-            seed: int32[2]. The changes are a function of it and of the position in the
-                mini-batch.
-
-        Returns:
-            float32 of the same shape, with values in 0..255.
+        Returns float32 of the same shape, with values in 0..255. The changes
+        are a function of the seed and of the position in the mini-batch.
         """
         images = tf.cast(images, tf.float32)
         if self.is_none:
@@ -205,15 +200,10 @@ class TwoViews:
         )
 
     def crop(self, image: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Cuts out a random part and brings it to the size of a view.
+        """Cuts a random part of uint8[height, width, 3] and brings it to a view's size.
 
-        Args:
-            image: uint8[height, width, 3].
-            seed: int32[2].
-
-        Returns:
-            float32[image_size, image_size, 3], in 0..1; resized by bilinear
-            interpolation with antialiasing.
+        Returns float32[image_size, image_size, 3], in 0..1; resized by bilinear
+        interpolation with antialiasing.
         """
         shape = tf.shape(image)
         top, left, height, width = tf.unstack(random_box(shape[0], shape[1], seed))
@@ -231,13 +221,7 @@ def _uniform(shape: list[int], seed: tf.Tensor) -> tf.Tensor:
 def random_box(height: tf.Tensor, width: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
     """Draws a part with 0.2 to 1 of the area and a ratio of sides of 3/4 to 4/3.
 
-    Args:
-        height: int32[], of the image in pixels.
-        width: int32[], of the image in pixels.
-        seed: int32[2].
-
-    Returns:
-        int32[4]: top, left, height and width of the part.
+    Returns its top, left, height and width in pixels, int32[4].
     """
     draws = _uniform([_NUM_TRIES + 1, 2], seed)
     size = tf.stack([height, width])
@@ -258,13 +242,8 @@ def random_box(height: tf.Tensor, width: tf.Tensor, seed: tf.Tensor) -> tf.Tenso
 def distort(images: tf.Tensor, draws: tf.Tensor, *, blur: bool) -> tf.Tensor:
     """Applies colour jitter, grayscale, blur and a flip, each to its share of images.
 
-    Args:
-        images: float32[N, h, w, 3] in 0..1.
-        draws: float32[N, NUM_DRAWS], uniform in [0, 1).
-        blur: Whether any image is to be blurred.
-
-    Returns:
-        float32[N, h, w, 3] in 0..1.
+    Maps float32[N, h, w, 3] in 0..1 to the same. `draws` are float32[N, NUM_DRAWS],
+    uniform in [0, 1).
     """
     draws = tf.unstack(draws[:, tf.newaxis, tf.newaxis, tf.newaxis, :], NUM_DRAWS, -1)
     jittered, brightness, contrast, saturation, hue, gray, blurred, sigma, flip = draws
@@ -303,9 +282,6 @@ def jitter(
         contrast: float32[N, 1, 1, 1], the factor of distances from the mean grey.
         saturation: float32[N, 1, 1, 1], the factor of distances from a pixel's grey.
         hue: float32[N, 1, 1, 1], what is added to the hue, of which 1 is a full circle.
-
-    Returns:
-        As `images`.
     """
 
     def blend(x, other, share):
@@ -320,14 +296,10 @@ def jitter(
 
 
 def gaussian_blur(images: tf.Tensor, sigma: tf.Tensor) -> tf.Tensor:
-    """Blurs each image with its own Gaussian, cut off at 6 pixels.
+    """Blurs each image, of more than 6 pixels, by a Gaussian cut off at 6 pixels.
 
-    Args:
-        images: float32[N, h, w, channels], larger than 6 pixels; mirrored at its edge.
-        sigma: float32[N, 1, 1, 1], in pixels.
-
-    Returns:
-        As `images`.
+    Images are float32[N, h, w, channels], mirrored at their edges; `sigma` is
+    float32[N, 1, 1, 1], in pixels.
     """
     offsets = tf.range(-_BLUR_RADIUS, _BLUR_RADIUS + 1, dtype=tf.float32)
     weights = tf.exp(-0.5 * tf.square(offsets / sigma))  # [N, 1, 1, 13]

@@ -66,8 +66,6 @@ class ExtremeDataset:
     """A training and a test set.
 
     Attributes:
-        train: The training rows.
-        test: The test rows.
         num_features: v.
         num_labels: n.
     """
@@ -127,14 +125,7 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
 
 
 def read(path: os.PathLike) -> tuple[SparseRows, int, int]:
-    """Reads one file.
-
-    Args:
-        path: The file, in the format that its name ends in.
-
-    Returns:
-        The rows, the number of features v, and the number of labels n.
-    """
+    """Reads one file: its rows, the number of features v, and that of labels n."""
     path = pathlib.Path(path)
     reader = _read_arff if path.suffix.lower() == ".arff" else _read_xmc
     with files.reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -151,13 +142,8 @@ def _collect(
 ) -> SparseRows:
     """Reads rows, and checks all together at the end.
 
-    Args:
-        path: The file, for messages.
-        lines: The lines of the rows and their numbers; blank ones are skipped.
-        parse: Reads a line; raises ValueError if it is no row.
-        expected: The format of a row, for messages.
-        num_features: v.
-        num_labels: n.
+    `parse` reads a line and raises ValueError if it is no row, which is `expected`.
+    Blank lines are skipped.
     """
     limits = {"feature": num_features, "label": num_labels}
     ids = {kind: array.array("q") for kind in limits}

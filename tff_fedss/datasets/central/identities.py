@@ -31,9 +31,7 @@ class Identities(abc.ABC):
     """Training examples of n identities, and test examples.
 
     Attributes:
-        name: The name of the data.
         num_classes: n.
-        example_shape: Shape of an example.
         test_labels: int64[tests], the identities of the test examples.
         test_is_unseen: Whether these are other identities than those of the training
             examples.
@@ -49,16 +47,10 @@ class Identities(abc.ABC):
 
     @abc.abstractmethod
     def batch(self, number: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns a mini-batch, a function of the arguments alone.
+        """Returns mini-batch `number` (from 0, without end), decided by the arguments.
 
-        Args:
-            number: Number of the mini-batch, from 0, without end.
-            size: The number of examples.
-            seed: Seed of their order.
-
-        Returns:
-            The examples [size, *example_shape], uint8 or float32, and their identities,
-            int32[size] in [0, n).
+        It is the examples [size, *example_shape], uint8 or float32, and their
+        identities, int32[size] in [0, n).
         """
 
     @abc.abstractmethod
@@ -84,17 +76,9 @@ class Identities(abc.ABC):
 def epoch_positions(number: int, size: int, total: int, seed: int) -> np.ndarray:
     """Returns which of `total` examples make a mini-batch of a shuffled stream.
 
-    Each epoch is another permutation. A mini-batch may have the end of one epoch and
-    the beginning of the next, so that all have the same size.
-
-    Args:
-        number: Number of the mini-batch, from 0.
-        size: Size of a mini-batch.
-        total: The number of examples.
-        seed: Seed of the permutations.
-
-    Returns:
-        int64[size], in [0, total). Memory: O(size).
+    Each epoch is another permutation. A mini-batch, counted from 0, may have the
+    end of one epoch and the beginning of the next, so that all have the same size.
+    Returns int64[size], in [0, total), in O(size) memory.
     """
     places = number * size + np.arange(size, dtype=np.int64)
     epochs, places = np.divmod(places, total)
@@ -120,7 +104,6 @@ class ArrayIdentities(Identities):
         """Takes the examples.
 
         Args:
-            name: The name of the data.
             train: Examples [N, ...] and their identities int[N], 0..n-1.
             test: Examples and identities; identities of n or more are unseen.
             note: An addition to the summary.
@@ -167,7 +150,6 @@ def of_images(
     """Makes identities of the classes of an index; images are read on request.
 
     Args:
-        images: The index of images.
         image_size: Height and width to which images are resized, in pixels.
         test: The test, one of `splits.TESTS`. "classes": unseen identities, with two
             images or more, chosen by their names and numbers of images alone. None:
@@ -326,8 +308,6 @@ class GeneratedIdentities(Identities):
             noise: The standard deviation of an example around its identity; that of
                 identities is 1.
             distraction: The standard deviation of the irrelevant half.
-            num_test_identities: Number of identities in the test.
-            examples_per_test_identity: Number of examples of each.
             seed: Seed of the rotation, the identities and the test examples.
         """
         self.name = "generated"

@@ -18,13 +18,8 @@ FILES = {
 def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """Reads `train-images-idx3-ubyte`, ..., with or without `.gz`.
 
-    Args:
-        path: The folder.
-        flag: The start of messages.
-
-    Returns:
-        For each part, "train" or "test", that has files, its images uint8[N, h, w] and
-        labels int32[N].
+    For each part, "train" or "test", that has files, it returns images uint8[N, h,
+    w] and labels int32[N]. `flag` is the start of messages.
     """
     parts = {}
     for part, (image_file, label_file) in FILES.items():

@@ -38,7 +38,6 @@ class Source(NamedTuple):
     """A data set of TFDS and the form of its images.
 
     Attributes:
-        tfds_name: The name at TFDS, with its configuration.
         channels: 1 or 3; images are converted to it.
         image_size: Height and width in pixels; None: they differ from image to image.
         splits: See `tfds_index.load`.
@@ -55,7 +54,6 @@ class LabelledImages:
     """A training and a test part.
 
     Attributes:
-        name: The name of the data set.
         class_names: n names; a label is a position here.
         train_images: uint8[N, height, width, channels].
         train_labels: int32[N].
@@ -117,10 +115,6 @@ class LabelledImages:
     def subset(self, num_train: int, seed: int = 0) -> "LabelledImages":
         """Returns a class-balanced subset of the training images, where sizes allow.
 
-        Args:
-            num_train: Number of images to keep in all.
-            seed: Seed of the choice.
-
         Returns:
             The data set with these training images, in their order, and the whole test.
         """
@@ -153,12 +147,7 @@ def _as_array(image: Image.Image, channels: int) -> np.ndarray:
 
 
 def _check_memory(counts: Mapping[str, int], shape: tuple[int, int, int]) -> None:
-    """Checks that images of a shape fit into memory, before they are decoded.
-
-    Args:
-        counts: By part, such as "train".
-        shape: Shape of each image.
-    """
+    """Checks before decoding that images of a shape, by part, fit into memory."""
     height, width, channels = shape
     memory.check(
         {
@@ -292,13 +281,11 @@ def from_index(
     """Decodes all images of an index.
 
     Args:
-        images: The index of images.
         image_size: See `load`.
         channels: 1 or 3.
         test: The test, see `splits.hold_out`; not "classes". None: the data's own, or
             images.
         test_share: The share to hold out, see `splits.hold_out`.
-        seed: Seed of the choice of the test images.
 
     Returns:
         The data set, in the order of the index. Its classes are those of the training

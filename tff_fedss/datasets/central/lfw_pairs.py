@@ -31,19 +31,12 @@ class LfwPairs:
         second: int64[pairs], index of each pair's second image.
         is_same: bool[pairs], whether both are of one person.
         num_folds: Number of consecutive parts of the list, of equal size.
-        num_images: Number of different images.
     """
 
     def __init__(
         self, pairs_file: str | os.PathLike, folder: str | os.PathLike, image_size: int
     ):
-        """Reads the list, and finds the images.
-
-        Args:
-            pairs_file: `pairs.txt`.
-            folder: Holds a folder for each person.
-            image_size: Height and width to which images are resized, in pixels.
-        """
+        """Reads `pairs.txt`, and finds the images in the folders of persons."""
         self._size = image_size
         self._label = str(pairs_file)
         header, *lines = files.read_lines(pairs_file) or [""]

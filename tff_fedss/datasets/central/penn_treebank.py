@@ -46,12 +46,7 @@ class PennTreebank(NamedTuple):
 
 
 def load(data_dir: str | os.PathLike) -> PennTreebank:
-    """Reads the three files.
-
-    Args:
-        data_dir: A folder with the files, an archive of them, or a folder with the
-            archive.
-    """
+    """Reads three files, of a folder, an archive, or a folder with an archive."""
     source = sources.open_source(data_dir)
     tokens = {
         part: _tokens(source.read_only(name)[1], f"{source.label}: {name}")

@@ -23,10 +23,8 @@ class Source:
     """Labelled images of one data set.
 
     Attributes:
-        name: Its name.
         images: uint8[N, height, width, channels].
         labels: int32[N], from 0 on.
-        num_classes: Number of classes.
     """
 
     name: str
@@ -42,7 +40,6 @@ class PublicImages:
     Attributes:
         train_images: uint8[N, height, width, channels].
         train_labels: int32[N]: the classes of all sources, one source after another.
-        num_classes: Number of classes that are trained.
         probe_images: uint8[M, height, width, channels], of classes that are not
             trained.
         probe_labels: int32[M], numbered from 0 on.
@@ -98,7 +95,6 @@ def put_together(
             never the same class, whatever they show.
         num_probe_classes: Number of classes of the first source, drawn at random, that
             are kept for the probe and not trained on.
-        seed: Seed of their choice.
 
     Returns:
         The images, in the order of the sources.

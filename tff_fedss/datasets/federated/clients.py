@@ -28,13 +28,9 @@ def to_element(image, label) -> collections.OrderedDict:
 def dataset_from_arrays(images: Any, labels: np.ndarray) -> tf.data.Dataset:
     """Makes a dataset of unbatched examples from arrays held in memory.
 
-    Args:
-        images: uint8[N, h, w, c], or object[N] of bytes, or a mapping of arrays.
-        labels: int32[N].
-
-    Returns:
-        A dataset of N elements `OrderedDict(image=uint8[h, w, c], label=int32[])`, or
-        with image=string[] or a mapping.
+    Images are uint8[N, h, w, c], object[N] of bytes, or a mapping of arrays; labels
+    are int32[N]. The N elements are `OrderedDict(image=uint8[h, w, c],
+    label=int32[])`, or with image=string[] or a mapping.
     """
     return tensors.slices(to_element(images, labels))
 
@@ -46,7 +42,6 @@ def dataset_from_chunks(
 
     Args:
         chunk: Maps a number in 0..num_chunks-1 to images and labels.
-        num_chunks: Number of chunks.
         num_examples: The sum of N over all chunks.
         image_spec: The `tf.TensorSpec`s of an image.
 
@@ -96,11 +91,7 @@ class CountedClientData(tff.simulation.datasets.ClientData, metaclass=abc.ABCMet
         """Returns P_k, the sorted distinct labels of a client, int32[|P_k|]."""
 
     def position(self, client_id: str) -> int:
-        """Returns the position of a client in `client_ids`.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
-        """
+        """Returns a client's position in `client_ids`; ValueError if it is none."""
         if client_id not in self._position_of:
             raise ValueError(f"{client_id!r} is not a client of this data set.")
         return self._position_of[client_id]
@@ -125,14 +116,7 @@ class Counted(CountedClientData):
         num_examples: Callable[[str], int],
         positives: Callable[[str], np.ndarray],
     ):
-        """Chooses the clients.
-
-        Args:
-            source: The client data.
-            client_ids: Some of its clients.
-            num_examples: Maps a client id to n_k.
-            positives: Maps a client id to P_k, int32[|P_k|].
-        """
+        """Chooses clients; maps an id to n_k, and to P_k, int32[|P_k|]."""
         super().__init__(client_ids)
         self._source = source
         self._num_examples, self._positives = num_examples, positives
@@ -179,28 +163,15 @@ class ArrayClientData(CountedClientData):
     """
 
     def __init__(self, client_ids: Sequence[str], image_spec: Any):
-        """Sets the common properties of all clients.
-
-        Args:
-            client_ids: The clients, in the order of the list.
-            image_spec: The `tf.TensorSpec` of an image: uint8[h, w, c], string[] for
-                the bytes of a file, or others, see `dataset_from_arrays`.
-        """
+        """Sets the `tf.TensorSpec` of an image, string[] for bytes, and the clients."""
         super().__init__(client_ids)
         self._image_spec = image_spec
 
     @abc.abstractmethod
     def client_arrays(self, client_id: str) -> Arrays:
-        """Returns the examples of one client.
+        """Returns a client's images and labels, see `dataset_from_arrays`.
 
-        Args:
-            client_id: One of `client_ids`.
-
-        Returns:
-            Images and labels, see `dataset_from_arrays`.
-
-        Raises:
-            ValueError: If client_id is not one of `client_ids`.
+        Raises ValueError if client_id is not one of `client_ids`.
         """
 
     @property
@@ -263,14 +234,7 @@ class IndexedClientData(LabelledClientData):
         read: Callable[[np.ndarray], Any],
         image_spec: Any,
     ):
-        """Takes the clients of a partition.
-
-        Args:
-            partition: Its examples are rows of the index.
-            labels: The label of each row, int32[N].
-            read: Maps rows, int64[n], to their images.
-            image_spec: See the base class.
-        """
+        """Takes clients of rows, labels int32[N], and a reader of rows, int64[n]."""
         super().__init__(partition.client_ids, image_spec)
         self._partition, self._labels, self._read = partition, labels, read
 
@@ -292,10 +256,8 @@ class InMemoryClientData(LabelledClientData):
     def __init__(self, clients: Mapping[str, Arrays]):
         """Keeps the arrays, without copying them.
 
-        Args:
-            clients: For each client id, images uint8[n_k, h, w, c] or object[n_k] of
-                bytes, and labels int32[n_k], with n_k >= 1. Its order is the order of
-                `client_ids`.
+        For each client, in order: images uint8[n_k, h, w, c] or object[n_k] of
+        bytes, and labels int32[n_k], with n_k >= 1.
         """
         self._clients = dict(clients)
         images, _ = next(iter(self._clients.values()))

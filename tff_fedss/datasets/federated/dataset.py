@@ -30,8 +30,6 @@ class HeldOut:
 
     Attributes:
         data: Stored examples, see `FederatedDataset`.
-        num_examples: Number of examples.
-        num_classes: Number of classes.
     """
 
     data: tf.data.Dataset
@@ -59,8 +57,6 @@ class FederatedDataset:
         name: The name of the data set in tables and messages.
         num_classes: n, the number of classes; labels are 0..n-1.
         image_shape: `(h, w, c)` of ready images.
-        train: The clients' stored training examples.
-        test: The test examples.
         test_is_unseen: Whether the labels of `test` are of classes that no client has,
             as for retrieval (Section 4.3); if not, they are of the n classes.
         preprocessing: Maps stored to ready images; None if they are stored ready.
@@ -112,13 +108,7 @@ class FederatedDataset:
                 with n_k >= 1. Other inputs are float32[n_k, ...], such as vectors, or
                 int32[n_k, ...], such as tokens: give their dtype to
                 `algorithms.ClientTraining(image_dtype=...)`.
-            test: Held-out examples in the same form.
-            name: Its name.
             num_classes: n; None: the largest label of a client, and one more.
-            test_is_unseen: See the class.
-
-        Returns:
-            The data set.
         """
         wanted = "a mapping from client ids to (images, labels)"
         check_kind("clients", clients, Mapping, wanted)
@@ -165,9 +155,7 @@ class FederatedDataset:
             example_fn: Maps an example to its image, uint8[h, w, c] of a static shape
                 (or another input, see `from_arrays`), and its label, a whole number [].
                 Traced by TensorFlow. None: the example's `image` and `label`.
-            name: Its name.
             num_classes: n; None: the largest label of a client, and one more.
-            test_is_unseen: See the class.
 
         Returns:
             The data set. Clients without examples are left out.
@@ -222,13 +210,8 @@ class FederatedDataset:
     def client_examples(self, client_id: str, seed: np.ndarray) -> tf.data.Dataset:
         """Returns a client's examples for one round, ready for the model.
 
-        Args:
-            client_id: One of the training clients.
-            seed: int32[2], which decides the crops; see `training.client_seed`.
-
-        Returns:
-            n_k unbatched elements, always in the same order. Images are read, decoded
-            and cropped on request, several at a time.
+        The seed, int32[2], decides the crops; see `training.client_seed`. The n_k
+        elements are always in the same order, and read, decoded and cropped on request.
         """
         data = self.train.create_tf_dataset_for_client(client_id)
         return (
@@ -250,12 +233,7 @@ class FederatedDataset:
     def ready(
         self, example: Mapping[str, tf.Tensor], seed: tf.Tensor
     ) -> collections.OrderedDict:
-        """Makes one stored training example ready for the model, in a graph.
-
-        Args:
-            example: An element of `pooled_examples`.
-            seed: int32[2], which decides the crop.
-        """
+        """Makes an element of `pooled_examples` ready, cropped by a seed, int32[2]."""
         if self.preprocessing is None:
             return example
         return self.preprocessing.random_crop(example, seed)

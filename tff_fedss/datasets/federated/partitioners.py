@@ -32,17 +32,10 @@ class Partitioner(abc.ABC):
         owners: np.ndarray | None = None,
         owner_names: list[str] | None = None,
     ) -> Partition:
-        """Splits images over clients.
+        """Splits images over clients; InvalidInputError if its options do not fit them.
 
-        Args:
-            labels: The class of every image, int[N].
-            rng: Generator of the draws.
-            owners: The owner of every image in the data, int[N], positions in
-                owner_names; None: the data have none.
-            owner_names: The names of the data's own clients.
-
-        Raises:
-            InvalidInputError: If the options do not fit the images.
+        `labels` are the class of every image, int[N]. If the data have clients of their
+        own, `owners` are those of the images, int[N], positions in `owner_names`.
         """
 
 

@@ -44,14 +44,7 @@ class Partition(NamedTuple):
         return np.diff(self.starts)
 
     def examples(self, k: int) -> np.ndarray:
-        """Returns the examples of a client.
-
-        Args:
-            k: The client's position in `client_ids`, 0 <= k < K.
-
-        Returns:
-            Indices into the labels that were split, int64[n_k], a view.
-        """
+        """Returns indices of the k-th client's examples, int64[n_k], a view."""
         return self.order[self.starts[k] : self.starts[k + 1]]
 
     def items(self) -> Iterator[tuple[str, np.ndarray]]:
@@ -67,11 +60,9 @@ def client_ids(num_clients: int) -> list[str]:
 
 
 def generator(seed: int, stream: int) -> np.random.Generator:
-    """Makes the generator of a data set's draws.
+    """Makes the generator of a data set's draws, from a seed in 0..2^63-1.
 
-    Args:
-        seed: Which partition; 0 <= seed < 2^63.
-        stream: Separates this data set's draws from others with the same seed.
+    `stream` separates them from those of other data sets with the same seed.
     """
     check_range("seed", seed, 0, 2**63 - 1)
     return np.random.Generator(np.random.Philox(key=[seed, stream]))
@@ -80,15 +71,10 @@ def generator(seed: int, stream: int) -> np.random.Generator:
 def natural(
     clients: np.ndarray, client_names: list[str], rng: np.random.Generator
 ) -> Partition:
-    """Assigns every image to its owner in the data.
+    """Assigns every image to its owner, int[N]: the clients with images, by name.
 
-    Args:
-        clients: The owner of every image, int[N].
-        client_names: Names of the numbers in clients.
-        rng: Generator of the order of a client's images.
-
-    Returns:
-        The clients that have images, sorted by name.
+    `client_names` has the names of the owners' numbers; a client's images are in
+    random order.
     """
     order = random_order_by(clients, rng)
     present, sizes = np.unique(clients, return_counts=True)

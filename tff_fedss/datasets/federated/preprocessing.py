@@ -21,14 +21,7 @@ _RESIZE_OVER_CROP = 256 / 224
 
 
 def decode_image(encoded: tf.Tensor) -> tf.Tensor:
-    """Decodes a JPEG or PNG; grey images become RGB.
-
-    Args:
-        encoded: string[], the bytes of a file.
-
-    Returns:
-        uint8[height, width, 3].
-    """
+    """Decodes the bytes of a JPEG or PNG to RGB, uint8[height, width, 3]."""
     image = tf.io.decode_image(encoded, channels=3, expand_animations=False)
     image.set_shape([None, None, 3])
     return image
@@ -42,22 +35,12 @@ class TracedOnce:
     """
 
     def __init__(self, transform: Callable[..., tf.data.Dataset]):
-        """Keeps the transformation.
-
-        Args:
-            transform: Maps (data set, tensors...) to a data set. It must not depend on
-                other values that change.
-        """
+        """Keeps a function of (data set, tensors...), and of nothing that changes."""
         self._transform = transform
         self._graphs: dict[str, tuple[Callable[..., tf.Tensor], Any]] = {}
 
     def __call__(self, data: tf.data.Dataset, *tensors: tf.Tensor) -> tf.data.Dataset:
-        """Transforms a data set, eagerly or as part of a graph.
-
-        Args:
-            data: The data set.
-            *tensors: Arguments, always of the same shapes and dtypes.
-        """
+        """Transforms a data set; tensors always have the same shapes and dtypes."""
         if not tf.executing_eagerly():
             return self._transform(data, *tensors)
         key = str(data.element_spec)
@@ -141,14 +124,7 @@ class Preprocessing:
         return TracedOnce(random_crops)
 
     def evaluation(self, data: tf.data.Dataset) -> tf.data.Dataset:
-        """Takes the centre of every image.
-
-        Args:
-            data: Stored examples.
-
-        Returns:
-            See `training`.
-        """
+        """Takes the centre of every image of stored examples; returns as `training`."""
         margin = (self.resize_size - self.image_size) // 2
 
         def central_crop(example):
@@ -159,14 +135,9 @@ class Preprocessing:
         )
 
     def random_crop(self, example: Any, seed: tf.Tensor) -> collections.OrderedDict:
-        """Reads one stored example and takes a random crop of its image.
+        """Reads a stored example and takes a random crop, decided by a seed, int32[2].
 
-        Args:
-            example: `{"image": stored, "label": int32[]}`.
-            seed: int32[2], which decides the crop.
-
-        Returns:
-            `OrderedDict(image=uint8[image_size, image_size, 3], label=int32[])`.
+        Returns `OrderedDict(image=uint8[image_size, image_size, 3], label=int32[])`.
         """
         top, left = tf.unstack(
             tf.random.stateless_uniform(

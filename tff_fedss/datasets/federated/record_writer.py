@@ -28,13 +28,8 @@ def open_folder(
 ) -> Iterator[None]:
     """Makes a folder, or opens one to resume, and locks it.
 
-    Args:
-        folder: The output folder.
-        run: The files that identify the folder's run, by name. They are written first.
-        name: The folder's name in messages if it cannot be made; by default its path.
-
-    Raises:
-        RunStoppedError: If the disk is full or the system forbids to write.
+    The files of `run` identify the folder's run, and are written first. Messages name
+    the folder by `name`, or its path. Raises RunStoppedError if it cannot be written.
     """
     files.make_folder(folder, name)
     with files.writing(folder):
@@ -55,17 +50,10 @@ def open_folder(
 
 
 def write_records(path: pathlib.Path, payloads: Iterable[bytes]) -> list[int]:
-    """Writes a TFRecord file, or nothing if `payloads` raises.
+    """Writes a TFRecord file, or nothing if `payloads` raises; returns their lengths.
 
-    Args:
-        path: The file; an existing one is replaced.
-        payloads: Its records, read one at a time.
-
-    Returns:
-        The lengths of the payloads, in bytes.
-
-    Raises:
-        RunStoppedError: If the disk is full or the system forbids to write.
+    They are read one at a time. An existing file is replaced. Raises
+    RunStoppedError if the disk is full or the system forbids to write.
     """
     lengths = []
     with files.replacing(path) as temporary:
@@ -97,15 +85,9 @@ def in_threads(
 ) -> Iterator[tuple[Item, Result]]:
     """Processes several items at a time; starts none after an error.
 
-    Reading, decoding and TFRecord's checksums release the GIL, so that threads suffice.
-
-    Args:
-        work: The function of an item.
-        items: The items, read when a worker is free.
-        workers: Number of workers; None: two per core.
-
-    Yields:
-        Each item and its result, in the order of completion.
+    Reading, decoding and TFRecord's checksums release the GIL, so that threads
+    suffice, by default two per core. Yields each item and its result, in the order
+    of completion.
     """
     workers = workers or 2 * len(os.sched_getaffinity(0))
     waiting = {}

@@ -81,14 +81,8 @@ class RecordIndex:
 def example_parser(image_feature: str, label_feature: str, num_classes: int) -> Parse:
     """Makes a `parse` for `build_index` from the names of the features.
 
-    Args:
-        image_feature: The feature that holds the encoded image.
-        label_feature: The feature that holds the class.
-        num_classes: Classes must be in 0..num_classes-1.
-
-    Returns:
-        A function from a serialized `tf.train.Example` to its label. It checks image
-        and label and raises ValueError with the reason.
+    It checks image and label of a `tf.train.Example` and raises ValueError with the
+    reason.
     """
     largest = num_classes - 1
 
@@ -104,11 +98,7 @@ def example_parser(image_feature: str, label_feature: str, num_classes: int) -> 
 
 
 def parsed(serialized: bytes) -> Mapping[str, Any]:
-    """Returns the features of a serialized `tf.train.Example`.
-
-    Raises:
-        ValueError: If it is not one.
-    """
+    """Returns the features of a `tf.train.Example`; raises ValueError if it is none."""
     try:
         return tf.train.Example.FromString(serialized).features.feature
     # protobuf's own exception, whose module depends on its version.
@@ -117,11 +107,7 @@ def parsed(serialized: bytes) -> Mapping[str, Any]:
 
 
 def value(features: Mapping[str, Any], name: str, kind: str) -> Any:
-    """Returns the only value of a feature.
-
-    Raises:
-        ValueError: If it has none or several.
-    """
+    """Returns the only value of a feature; ValueError if it has none or several."""
     # `in` first: protobuf would add a missing feature.
     values = getattr(features[name], kind).value if name in features else ()
     if len(values) != 1:
@@ -152,7 +138,6 @@ def build_index(
     modification time of a file changes.
 
     Args:
-        paths: The files.
         parse: Checks a record and returns the values of the columns: numbers or bytes.
             It raises ValueError with a reason that follows the record's name in the
             message. Called from several threads.
@@ -160,9 +145,6 @@ def build_index(
             distinguish indices of the same files by different `parse`.
         columns: Names of the values that `parse` returns.
         cache_dir: The cache's folder; by default `sources.default_cache_dir()`.
-
-    Returns:
-        The index.
     """
     absolute = tuple(os.path.abspath(path) for path in paths)
     with sources.reading(what):
@@ -249,12 +231,7 @@ _SPEC = collections.OrderedDict(
 def client_data(
     index: RecordIndex, partition: partitions.Partition
 ) -> clients.IndexedClientData:
-    """Makes client data whose images are references, see `references`.
-
-    Args:
-        index: The records.
-        partition: Its examples are positions in `index.records`.
-    """
+    """Makes client data of references, of a partition of the index's records."""
     return clients.IndexedClientData(
         partition,
         index.records["label"],
@@ -264,16 +241,11 @@ def client_data(
 
 
 def references(index: RecordIndex, rows: np.ndarray) -> tf.data.Dataset:
-    """Makes a dataset of references to records; it reads no image.
+    """Makes a dataset of references to records, for this process; it reads no image.
 
-    Args:
-        index: The records.
-        rows: Positions in `index.records`, int64[N].
-
-    Returns:
-        A dataset of N elements `OrderedDict(image=OrderedDict(path=string[],
-        offset=int64[], length=int64[]), label=int32[])`, in the order of `rows`, for
-        this process only.
+    Rows are positions in `index.records`, int64[N]. Its elements are
+    `OrderedDict(image=OrderedDict(path=string[], offset=int64[], length=int64[]),
+    label=int32[])`, in the order of the rows.
     """
 
     def chunk(number: int) -> clients.Arrays:

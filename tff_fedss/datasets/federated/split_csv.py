@@ -76,15 +76,7 @@ def parse(
 
 
 def write(path: os.PathLike, split: Split) -> None:
-    r"""Writes a file for `read`, whole or not at all.
-
-    Args:
-        path: The file; an existing one is replaced.
-        split: The rows. The same rows give the same bytes; lines end with "\n".
-
-    Raises:
-        RunStoppedError: If it cannot be written.
-    """
+    r"""Writes a file for `read`, whole or not at all; equal rows give equal bytes."""
     columns = {_IMAGE: split.image_ids, _CLASS: split.classes.tolist()}
     if split.clients is not None:
         columns = {_CLIENT: split.clients, **columns}

@@ -34,9 +34,7 @@ class ClassTar:
     """The tar of one class.
 
     Attributes:
-        wnid: The class.
         label: The tar's name in messages.
-        path: The file that contains it.
         start: Its offset in that file, in bytes.
         is_copy: Whether the file is a temporary copy, to be deleted after use.
     """
@@ -78,12 +76,10 @@ class Archive:
     class_tars: list[ClassTar] | None
 
     def read(self, copies: pathlib.Path, done: Set[str]) -> Iterator[ClassTar]:
-        """Yields the class tars.
+        """Yields the class tars that are not done.
 
-        Args:
-            copies: A folder for temporary copies of a gzipped archive's class tars,
-                each made when it is requested.
-            done: The classes to skip.
+        Those of a gzipped archive are copied to the folder `copies` when they
+        are requested.
         """
         if self.class_tars is not None:
             yield from (tar for tar in self.class_tars if tar.wnid not in done)
@@ -109,12 +105,10 @@ def _put_once(known: dict[str, Any], name: str, value: Any, label: object) -> No
 
 
 def open_archive(path: os.PathLike, wnids: list[str] | None = None) -> Archive:
-    """Lists an archive.
+    """Lists a folder of class tars, a tar of them, or such a tar gzipped.
 
-    Args:
-        path: A folder of class tars, a tar of them, or such a tar gzipped.
-        wnids: The classes, if known, so that a gzipped tar need not be decompressed for
-            their names; see `read_wnids`.
+    With the classes (`read_wnids`), a gzipped tar need not be decompressed for
+    their names.
     """
     path = pathlib.Path(path)
     class_tars = None

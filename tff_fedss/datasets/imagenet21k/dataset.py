@@ -33,14 +33,9 @@ def shard_name(split: str, label: int, num_classes: int) -> str:
 
 
 def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
-    """Opens the index of a split, and checks that its shards are complete.
+    """Opens the index of "train" or "test", and checks that its shards are complete.
 
-    Args:
-        folder: The folder of all shards.
-        split: "train" or "test".
-
-    Returns:
-        The index; 24 bytes of memory a record.
+    It takes 24 bytes of memory a record.
     """
     folder = folder.absolute()
     sizes = read_class_sizes(folder)[split]
@@ -66,14 +61,7 @@ def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
 
 
 def read_class_sizes(folder: os.PathLike) -> dict[str, np.ndarray]:
-    """Reads each class's number of images, without reading images.
-
-    Args:
-        folder: The folder of all shards, or of CLASS_SIZES_FILE alone.
-
-    Returns:
-        For each split int64[n], in the order of the labels.
-    """
+    """Returns each split's images of each class, int64[n], from CLASS_SIZES_FILE."""
     path = pathlib.Path(folder) / CLASS_SIZES_FILE
     where_of, sizes = {}, []
     columns = ("wnid", *SPLITS)
@@ -181,7 +169,6 @@ def default_num_clients(
     Args:
         class_sizes: n_c, how many images each class has, int64[n], training and test
             together.
-        classes_per_client: How many classes each client has.
 
     Returns:
         25,691 for the fall 2011 release.

@@ -50,7 +50,6 @@ def choose_test(seed: int, names: Iterable[str]) -> set[str]:
     most one other.
 
     Args:
-        seed: Seed of the split.
         names: The names of the class's images, which have the wnid in them.
 
     Returns:

@@ -57,8 +57,6 @@ def load(
     in memory.
 
     Args:
-        images: The index of images.
-        partition: The partitioner of the training images.
         image_size: Height and width in pixels of the model's images: a crop. By default
             56, or the shorter side of most images if that is less.
         resize_size: Height and width in pixels to which images are resized before the
@@ -154,14 +152,11 @@ def load_folder(
 ) -> FederatedDataset:
     """Loads the images of a folder, an archive or a table.
 
+    See `index.load` and `load`.
+
     Args:
-        data_dir: See `index.load`.
         folders: The meaning of the folders above an image. "auto": its class, unless
             that could also be client/class; client/class if clients are needed.
-        **options: See `load`.
-
-    Raises:
-        InvalidInputError: See `index.load` and `load`.
     """
     return _with_validation(open_folder(data_dir, folders, **options), **options)
 
@@ -214,17 +209,10 @@ def open_folder(
     partition: AnyPartitioner | None = None,
     **options: Any,
 ) -> index.ImageIndex:
-    """Indexes the images of a folder, an archive or a table.
+    """Indexes the images of a folder, an archive or a table, see `load_folder`.
 
-    Args:
-        data_dir: See `index.load`.
-        folders: See `load_folder`.
-        test: See `load`; "clients" needs clients.
-        partition: See `load`; `Natural` needs clients.
-        **options: Others of `load`, without effect here.
-
-    Raises:
-        InvalidInputError: See `index.load`; if there is no data_dir.
+    With folders="auto", test="clients" and the partition `Natural` need clients.
+    Other options of `load` have no effect here.
     """
     if data_dir is None:
         raise InvalidInputError(
@@ -259,10 +247,8 @@ def federated_dataset(
     No image is read here. Clients read theirs on request; only the index is in memory.
 
     Args:
-        images: The index.
         labels: The label of each row in its use, int32[N].
         partition: The clients; its examples are rows.
-        test: The rows of the test.
         public: The rows of public classes; may be empty.
         unseen: The rows of unseen classes; may be empty.
         num_classes: n.

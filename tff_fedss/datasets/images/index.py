@@ -30,7 +30,6 @@ class ImageIndex:
     """A list of images, which are read one by one.
 
     Attributes:
-        name: The name of the data.
         label: The start of messages about them: the argument that named them.
         class_names: A label is a position here. None without classes, which `load`
             allows only on request.
@@ -56,9 +55,6 @@ class ImageIndex:
 
         Args:
             source: The files.
-            what: The layout of the images.
-            name: See the class.
-            without_images: See the class.
             normalize: Converts a file's content for `encoded`.
         """
         self.name, self.label, self.note = name, source.label, what.note

@@ -220,7 +220,6 @@ class Row(NamedTuple):
 
     Attributes:
         where: The line, for messages.
-        path: Path of the image in the source.
         label: Its class; None if the table has no classes.
         client: Its client; None if the table has no clients.
         split: `TRAIN`, `TEST` or `VALIDATION`.
@@ -234,12 +233,9 @@ class Row(NamedTuple):
 
 
 def from_rows(rows: Sequence[Row], names: Sequence[str], note: str = "") -> Layout:
-    """Makes a layout from the rows of a table, in their order.
+    """Makes a layout from a table's rows, in their order.
 
-    Args:
-        rows: The rows; all or none have a label, and all or none a client.
-        names: All files, sorted.
-        note: For the layout.
+    All or none have a label, and all or none a client. `names` are all files, sorted.
     """
     number_of = {name: number for number, name in enumerate(names)}
     where_of = {}

@@ -114,12 +114,7 @@ class _Records(sources.Source):
 
 @contextlib.contextmanager
 def preparing(label: str, hint: str = "") -> Iterator[None]:
-    """Converts an error of TFDS's downloads and preparations.
-
-    Args:
-        label: The start of the message.
-        hint: The end of the message.
-    """
+    """Converts an error of TFDS's downloads; the message is from label to hint."""
     try:
         yield
     # Downloads and parsers raise many kinds of errors.

@@ -47,13 +47,8 @@ class Published:
     """The published description of a split.
 
     Attributes:
-        title: Its name.
-        folder: The folder of its files in a cache.
         train_csv: The name of the file that lists the clients' images.
-        test_csv: The name of the file that lists the test images.
         num_classes: n.
-        num_clients: The number of clients.
-        num_train_images: The clients' images.
         num_test_images: The number of test images; None if not published.
     """
 

@@ -53,7 +53,6 @@ def prepare(
         output_dir: The output folder, for `gld160k` or `gld23k`.
         split: One of `dataset.SPLITS`.
         split_dir: The folder or the zip with both CSV files of the split.
-        image_dir: The folder of images.
         shard_dir: The folder of the original archives, instead of image_dir.
         threads: Number of images read at a time; None: two per core.
         allow_missing: Whether images that are missing or damaged are left out.
@@ -126,14 +125,7 @@ def _count_problems(
 
 
 class _Unit(NamedTuple):
-    """A file to write: one client's, or that of the test images.
-
-    Attributes:
-        file: Its path in the output folder.
-        owner: The client, or `_TEST_OWNER`.
-        image_ids: Its images, in order.
-        classes: The images' classes.
-    """
+    """A file to write: one client's, or that of the test images."""
 
     file: str
     owner: str  # The client, or `_TEST_OWNER`.
@@ -253,14 +245,7 @@ def _write_unit(
 
 
 def _read_rejected(path: pathlib.Path) -> set[str]:
-    """Reads whose images were left out in the preparation.
-
-    Args:
-        path: The file, which need not exist.
-
-    Returns:
-        Clients' ids, and `_TEST_OWNER` for the test.
-    """
+    """Returns the clients, or `_TEST_OWNER`, of which images were left out."""
     content = files.read_if_there(path)
     if content is None:
         return set()
@@ -309,7 +294,6 @@ class NoImageError(Exception):
     """An image that is missing or that cannot be read.
 
     Attributes:
-        path: Its expected path.
         reason: The reason, to follow the path: "is missing".
     """
 
@@ -358,7 +342,6 @@ def in_shards(folder: pathlib.Path, image_ids: Collection[str]) -> Images:
 
     Args:
         folder: Folder of the archives; there may be fewer than 500.
-        image_ids: The images that will be requested.
     """
     shards = sorted(folder.glob("images_*.tar"))
     if not shards:
