@@ -112,15 +112,8 @@ def train(
 ) -> ClientResult:
     """Local optimization (lines 8-11): mini-batches over stacked tensors.
 
-    Args:
-        model: phi's Keras model, whose variables serve as working memory.
-        rows: float32[L, d], W_{S_k}.
-        task: The client's class set and data.
-        loss_fn: See `settings.ClientTraining`.
-        round_num: int32[], counted from 0, for `training.learning_rate_fn`.
-
-    Returns:
-        The client's deltas, weight and metrics.
+    The model's variables serve as working memory; `rows` are W_{S_k}, float32[L,
+    d]; the round counts from 0. Returns the client's deltas, weight and metrics.
     """
     variables = tuple(model.trainable_variables)
     class_set, optimizer = task.class_set, training.optimizer

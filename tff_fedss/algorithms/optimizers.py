@@ -278,18 +278,10 @@ def clip_gradients(
 ) -> tff.learning.optimizers.Optimizer:
     """Bounds the norm of all gradients as one vector (Pascanu et al., 2013).
 
-    A client's first steps from scratch are long: the gradient of scaled cosine logits
-    is about the scale over the norm of the features. Clipping keeps phi from collapsing
-    to one feature for all images.
-
-    Args:
-        norm: The largest norm, above 0; longer gradients are scaled down to it.
-
-    Returns:
-        An optimizer with the state of `optimizer`.
-
-    Raises:
-        ValueError: If norm is not above 0.
+    A client's first steps from scratch are long: the gradient of scaled cosine
+    logits is about the scale over the norm of the features. Clipping keeps phi from
+    collapsing to one feature for all images. The norm must be above 0; the state is
+    that of `optimizer`.
     """
     check_optimizer("optimizer", optimizer)
     errors.check_range("norm", norm, 0, above=True)

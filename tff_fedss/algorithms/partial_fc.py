@@ -71,8 +71,6 @@ class PartialFC(InPlace):
             embedding_dim: d.
             margin: Margin of the targets, and the scale s of the logits.
             sample_rate: r.
-            sampling: See `samplers.ShardSampler`.
-            positives_cutoff: See `samplers.ShardSampler`.
             num_strata: Number of parts of the classes that are sampled separately, see
                 `samplers.ShardSampler`.
             weight_decay: Decay of the encoder and of the rows of W in a sample: times a

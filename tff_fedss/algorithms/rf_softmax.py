@@ -146,16 +146,12 @@ class SampledSoftmax(InPlace):
     def update(
         self, inputs: Any, labels: np.ndarray, left_out: np.ndarray | None = None
     ) -> dict[str, float]:
-        """Does one step on a mini-batch.
+        """Does one step on inputs of the encoder with targets int32[examples].
 
-        Args:
-            labels: int32[examples], the targets.
-            left_out: int32[examples, L], classes that are left out of the example's
-                softmax, such as its other labels; padded with NO_CLASS. None: no class.
-
-        Returns:
-            `loss`, the sum before the step (sampled, or full without a sampler), and
-            further inputs of `round_metrics`.
+        Classes of `left_out`, int32[examples, L], are left out of the example's
+        softmax, such as its other labels; NO_CLASS is padding. Returns `loss`,
+        the sum before the step (sampled, or full without a sampler), and
+        further inputs of `round_metrics`.
         """
         sampler = self.sampler
         if sampler is not None:

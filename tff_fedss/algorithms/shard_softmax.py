@@ -75,13 +75,9 @@ class ShardSoftmax:
     ) -> tuple[tf.Tensor, tf.Tensor, KeptExponentials]:
         """Finds the maximum of this shard's logits, and the sum of exp(o - maximum).
 
-        Args:
-            features: float32[examples, d], of length 1.
-            target_logits: float32[examples], with their margin.
-
-        Returns:
-            float32[examples] each, a maximum of -1e30 and a sum of 0 without rows; and
-            the `kept` of `descend`.
+        Features are float32[examples, d], of length 1; the targets' logits have
+        their margin. Returns float32[examples] each, a maximum of -1e30 and a
+        sum of 0 without rows; and the `kept` of `descend`.
         """
         num_chunks = -(-tf.size(sample.negatives) // _CHUNK_ROWS)
         # Avoids a division by 0 without examples.

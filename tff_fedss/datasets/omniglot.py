@@ -325,8 +325,6 @@ def load_identities(
     """Loads all 1,623 characters as identities, without clients (Partial FC).
 
     Args:
-        data_dir: See `load`.
-        image_size: See `load`.
         test_drawers: Which of the drawers 1..20 of each character are held out: the
             test is of the same identities, by other hands.
         unused_drawers: Whose drawings are in neither part, such as those of the test

@@ -62,7 +62,6 @@ def hold_out(
             classes. "clients": all images of a share of the clients. None: "given" if
             there is one, else "images", or "classes" for unseen ones.
         share: The share to hold out, in (0, 1).
-        rng: Generator of the draws.
     """
     if test is None:
         test = (

@@ -94,7 +94,6 @@ class ShardedMatrix:
 
     Args:
         devices: One for each shard.
-        bounds: See above.
         num_columns: d. The matrix is initially zero.
     """
 

@@ -210,17 +210,11 @@ class ExportedEncoder:
         return files.tree_sha256(self.path)
 
     def embed(self, images: Sequence[np.ndarray]) -> np.ndarray:
-        """Embeds images.
+        """Embeds uint8[height, width, 3] of any sizes: float32[N, d], of length 1.
 
-        Images of one size are processed together, as far as memory allows. The same
-        images in the same order give the same bytes; together with other images, a
-        vector may differ in its last bits.
-
-        Args:
-            images: uint8[height, width, 3] each, of any sizes.
-
-        Returns:
-            float32[len(images), d], of length 1.
+        Images of one size are processed together, as far as memory allows. The
+        same images in the same order give the same bytes; together with other
+        images, a vector may differ in its last bits.
         """
         vectors = np.empty([len(images), self.embedding_dim], np.float32)
         of_size: dict[tuple[int, ...], list[int]] = {}

@@ -87,14 +87,9 @@ class ImageInput:
 def _antialiased(images: tf.Tensor, size: int) -> tf.Tensor:
     """Computes `tf.image.resize` with antialiasing, to the bit, by basic operations.
 
-    A pixel is a weighted sum of a span of old pixels, added one by one in float32 in
-    TensorFlow's order (scale_and_translate_op.cc): rows first, then columns.
-
-    Args:
-        images: uint8[N, height, width, channels].
-
-    Returns:
-        float32[N, size, size, channels].
+    A pixel is a weighted sum of a span of old pixels, added one by one in float32
+    in TensorFlow's order (scale_and_translate_op.cc): rows first, then columns.
+    Maps uint8[N, height, width, channels] to float32[N, size, size, channels].
     """
     pixels = tf.cast(images, tf.float32)
     for axis in (1, 2):
@@ -171,16 +166,10 @@ def _rounded(sums: tf.Tensor) -> tf.Tensor:
 def _pillow_weights(
     length: tf.Tensor, used: tf.Tensor, size: int, kind: str
 ) -> tf.Tensor:
-    """The share of each old pixel in each new one, as whole numbers in fixed point.
+    """Returns each old pixel's share in each new one, in fixed point.
 
-    Args:
-        length: float64[], the number of old pixels.
-        used: float64[], the number of central pixels that are resized.
-        size: The number of new pixels.
-        kind: "box" or "bilinear".
-
-    Returns:
-        float64[length, size].
+    Of `length` old pixels, float64[], the central `used` ones are resized to `size` new
+    ones, by "box" or "bilinear". The shares are whole numbers, float64[length, size].
     """
     # A plain division by a constant becomes a product with its rounded inverse once
     # TensorFlow has optimized the graph.

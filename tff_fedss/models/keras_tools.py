@@ -42,13 +42,8 @@ _BATCH = 512
 def inference(model: tf.keras.Model) -> Callable[[np.ndarray], np.ndarray]:
     """Returns a function that applies a model to many images, in inference mode.
 
-    Args:
-        model: A model from float32[examples, ...], with values in 0..255, to
-            float32[examples, outputs].
-
-    Returns:
-        Maps uint8[N, height, width, channels] to float32[N, outputs]. It always uses
-        the model's current weights.
+    It maps uint8[N, height, width, channels] to float32[N, outputs], always by the
+    model's current weights.
     """
 
     @tf.function(

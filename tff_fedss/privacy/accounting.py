@@ -35,11 +35,7 @@ from typing import ClassVar
 
 import dp_accounting
 from dp_accounting import rdp
-from dp_accounting.pld import (
-    common,
-    privacy_loss_distribution,
-    privacy_loss_mechanism,
-)
+from dp_accounting.pld import common, privacy_loss_distribution, privacy_loss_mechanism
 
 from tff_fedss import errors
 

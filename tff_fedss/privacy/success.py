@@ -27,16 +27,11 @@ class Success(NamedTuple):
 
 
 def judge(scores: np.ndarray, claimed: np.ndarray, truth: np.ndarray) -> Success:
-    """Compares an attack with the truth.
+    """Compares an attack with P_k, bool[classes]: its scores and its claim.
 
-    Args:
-        scores: float[classes], finite or infinite: of all n, or of the attacked
-            classes, such as the requested ones.
-        claimed: bool[classes], the attack's claim of P_k.
-        truth: bool[classes], P_k.
-
-    Raises:
-        ValueError: If P_k is empty or has all classes, or if a score is NaN.
+    Scores are float[classes], finite or infinite: of all n, or of the attacked
+    classes, such as the requested ones. Raises ValueError if P_k is empty or has
+    all classes, or if a score is NaN.
     """
     claimed, truth = np.asarray(claimed, bool), np.asarray(truth, bool)
     hits = np.count_nonzero(claimed & truth)

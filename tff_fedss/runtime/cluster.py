@@ -61,8 +61,7 @@ class ClusterContext(tff.framework.SyncContext):
             num_actors: Number of actors; by default one on each machine, also on those
                 that join later, or one for each `gpus_per_actor` of its GPUs.
             gpus_per_actor: Number of an actor's GPUs; by default 1 if the cluster has
-                any;
-                0: clients train on CPUs.
+                any; 0: clients train on CPUs.
             clients_per_gpu: How many clients train on a GPU at once.
             deterministic: See `configure_gpus`, for the actors.
             tf32: See `configure_gpus`, for the actors. (The process that builds the

@@ -17,10 +17,7 @@ from tensorflow_federated.proto.v0 import computation_pb2 as pb
 
 from tff_fedss.runtime import cluster_machines, frozen, gpus
 from tff_fedss.runtime.errors import ClientError, ComputationError, describe
-from tff_fedss.runtime.in_process import (
-    InProcessContext,
-    use_one_thread_per_operation,
-)
+from tff_fedss.runtime.in_process import InProcessContext, use_one_thread_per_operation
 
 _MAX_PROGRAMS = 16
 
@@ -148,17 +145,11 @@ class Actor:
     def work(
         self, key: str, pieces: Pieces, part: Part, broadcasts: Any, rows: Any
     ) -> Any:
-        """Does the clients' work on the server's answer.
+        """Does clients' work on the server's answer: the part's sum, or a `Failure`.
 
-        Args:
-            key: See `prepare`.
-            pieces: See `prepare`.
-            part: The clients, which are prepared now if this actor has not done so.
-            broadcasts: The values sent to all clients, frozen.
-            rows: The result of each selection for each client, frozen.
-
-        Returns:
-            The sum over the part, with arrays; or a `Failure`.
+        `broadcasts` are sent to all clients, `rows` are the result of each
+        selection for each client; both are frozen. The part is prepared now if
+        this actor has not done so.
         """
         return _guarded(
             lambda: self._work(self._load(key, pieces), part, broadcasts, rows)

@@ -13,10 +13,7 @@ from typing import Any
 from absl import logging
 
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.runtime import (
-    cluster_actor,
-    cluster_machines,
-)
+from tff_fedss.runtime import cluster_actor, cluster_machines
 from tff_fedss.runtime.errors import WorkerError
 
 # Consecutive failures to start after which a machine is left out.

@@ -26,11 +26,7 @@ import tensorflow as tf
 from absl import logging
 from tensorflow.python.eager import context as eager_context
 
-from tff_fedss.runtime import (
-    compiler,
-    graphs,
-    resources,
-)
+from tff_fedss.runtime import compiler, graphs, resources
 from tff_fedss.runtime.graph_copy import GraphCopy, Variable, new_variable
 from tff_fedss.runtime.values import SequenceValue, flatten
 from tff_fedss.tensors import without_dict

@@ -292,16 +292,10 @@ def _groups_of(
 def _split(
     sets: Distribution, weights: np.ndarray, is_low: np.ndarray, width: int
 ) -> Distribution:
-    """Divides the probability of each set among its parts.
+    """Divides the probability of each set, [groups, sets], among its `width` parts.
 
-    Args:
-        sets: [groups, at least parts / width], values of the sets.
-        weights: float64[groups, parts], the parts of a set side by side.
-        is_low: bool[groups, parts], which weights were clipped.
-        width: Number of parts in a set.
-
-    Returns:
-        [groups, parts], values of the parts.
+    Weights are float64[groups, parts], the parts of a set side by side, and those that
+    were clipped bool[groups, parts]. Returns values of the parts, [groups, parts].
     """
     num_sets = weights.shape[1] // width
     parts = weights.reshape(len(weights), num_sets, width)

@@ -203,16 +203,11 @@ def build_index(
     clusters_per_class: int,
     seed: int,
 ) -> ClusterIndex:
-    """Clusters each class separately with k-means++ (Algorithm 1, lines 8-12).
+    """Clusters r, float32[N, d], by k-means++, class by class (Algorithm 1, 8-12).
 
-    It takes the best of ten starts, of at most 20 iterations each, on one thread: with
-    several, the order of additions and thus the clusters would vary.
-
-    Args:
-        representations: float32[N, d], r.
-        labels: int32[N].
-        num_classes: n.
-        clusters_per_class: K.
+    It takes the best of ten starts, of at most 20 iterations each, on one thread:
+    with several, the order of additions and thus the clusters would vary. Labels
+    are int32[N].
     """
     assignments = np.zeros(len(labels), np.int32)
     centers = np.zeros(
@@ -274,7 +269,6 @@ def draw_neighbourhood(
         losses: float[n K], L_I, see `cluster_losses`. All 0: any cluster may be seed.
         num_clusters: M; there must be M - 1 clusters of other classes.
         examples_per_cluster: D.
-        generator: Generator of the draws.
 
     Returns:
         The clusters int[M], seed first, and the examples int[M, D].

@@ -57,12 +57,10 @@ class CentralizedRun(StepRun):
         """Starts at round 0.
 
         Args:
-            name: The run's name.
             cohort_size: K of the federated run.
             seed: Seed of the initial W, the cohorts and the order of the examples.
             updates: One of `CENTRALIZED_UPDATES`.
             initial_norm: Norm of the rows of W, see `models.initial_classifier`.
-            learning_rate_fn: See `algorithms.ClientTraining`.
         """
         errors.check_choice("updates", updates, CENTRALIZED_UPDATES)
         algorithm = algorithms.Centralized(

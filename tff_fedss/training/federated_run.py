@@ -31,7 +31,6 @@ def client_selection_fn(
         with_positives: The process's `with_positives`.
         with_permanent_seeds: Whether the process needs permanent seeds.
         client_fn: Makes a client's argument; by default `task.client`.
-        sampling: See `cohort_fn`.
 
     Returns:
         A function from the round, counted from 1, to the client argument of
@@ -96,14 +95,11 @@ class FederatedRun(Run):
         """Initializes the state of the process.
 
         Args:
-            name: The run's name.
             process: From `algorithms.build_fedss`.
             cohort_size: K, the number of clients of a round.
             seed: Seed of the cohorts and of the clients' draws.
             protocol: The protocol of requests and updates by which bytes are counted;
                 None: that of Algorithm 1.
-            client_fn: See `client_selection_fn`.
-            sampling: See `cohort_fn`.
             accountant: Adds `epsilon`, where it is finite, to a round's metrics.
 
         Raises:

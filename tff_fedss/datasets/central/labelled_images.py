@@ -278,18 +278,10 @@ def from_index(
     test_share: float = 0.2,
     seed: int = 0,
 ) -> LabelledImages:
-    """Decodes all images of an index.
+    """Decodes all images of an index, in its order, to 1 or 3 channels.
 
-    Args:
-        image_size: See `load`.
-        channels: 1 or 3.
-        test: The test, see `splits.hold_out`; not "classes". None: the data's own, or
-            images.
-        test_share: The share to hold out, see `splits.hold_out`.
-
-    Returns:
-        The data set, in the order of the index. Its classes are those of the training
-        images, in the order of their names.
+    `splits.hold_out` has the tests, without "classes"; None: the data's own, or images.
+    The classes are those of the training images, in the order of their names.
     """
     chosen = splits.hold_out(
         images,

@@ -88,16 +88,10 @@ class PublicImages:
 def put_together(
     sources: Sequence[Source], *, num_probe_classes: int = 0, seed: int = 0
 ) -> PublicImages:
-    """Combines several data sets into one.
+    """Combines data sets with images of the same shape, in their order.
 
-    Args:
-        sources: Data sets with images of the same shape. Classes of two sources are
-            never the same class, whatever they show.
-        num_probe_classes: Number of classes of the first source, drawn at random, that
-            are kept for the probe and not trained on.
-
-    Returns:
-        The images, in the order of the sources.
+    Classes of two sources are never the same class, whatever they show. Some
+    classes of the first source, drawn at random, are kept for the probe.
     """
     first = sources[0]
     check_range("num_probe_classes", num_probe_classes, 0, first.num_classes - 2)

@@ -38,16 +38,10 @@ def dataset_from_arrays(images: Any, labels: np.ndarray) -> tf.data.Dataset:
 def dataset_from_chunks(
     chunk: Callable[[int], Arrays], num_chunks: int, num_examples: int, image_spec: Any
 ) -> tf.data.Dataset:
-    """Makes a dataset whose arrays are made only when they are reached.
+    """Makes a dataset as `dataset_from_arrays` does, chunk by chunk when it is reached.
 
-    Args:
-        chunk: Maps a number in 0..num_chunks-1 to images and labels.
-        num_examples: The sum of N over all chunks.
-        image_spec: The `tf.TensorSpec`s of an image.
-
-    Returns:
-        A dataset of num_examples elements as in `dataset_from_arrays`, in the order of
-        the chunks. It calls back into this Python process, so it cannot be serialized.
+    `num_examples` is the sum over all chunks, `image_spec` the `tf.TensorSpec`s of
+    an image. It calls back into this Python process, so it cannot be serialized.
     """
     dataset = tf.data.Dataset.range(num_chunks).flat_map(
         lambda i: _dataset_in_graph(lambda j: chunk(int(j)), i, image_spec)

@@ -85,19 +85,11 @@ def natural(
 def chunks(
     labels: np.ndarray, images_per_client: int, rng: np.random.Generator
 ) -> Partition:
-    """Cuts the classes, one after the other, into clients of equal size.
+    """Cuts the classes, one after the other, into ceil(N / images_per_client) clients.
 
     This reproduces the numbers of the paper's SOP clients (Section 4.3): the 59,551
-    training images of 11,318 products give 596 clients of 100 images (the last one has
-    51) and 20 products each. Only a product at a cut is on two clients.
-
-    Args:
-        labels: The class of every example, int[N].
-        images_per_client: n_k of all clients but the last, which may have fewer.
-        rng: Generator of the order of the classes and of their images.
-
-    Returns:
-        ceil(N / images_per_client) clients.
+    training images of 11,318 products give 596 clients of 100 images (the last one
+    has 51) and 20 products each. Only a product at a cut is on two clients.
     """
     check_at_least(1, images_per_client=images_per_client)
     position = rng.permutation(int(labels.max()) + 1)
@@ -146,7 +138,6 @@ def class_slots(
         labels: The class of every example, int[N].
         num_clients: K.
         classes_per_client: |P_k| of every client.
-        rng: Generator of the draws.
 
     Returns:
         The clients. The combination of classes on a client is random.
@@ -210,19 +201,12 @@ def _slots_per_class(
 def _clients_of_slots(
     of_class: np.ndarray, num_clients: int, rng: np.random.Generator
 ) -> np.ndarray:
-    """Assigns a client to every slot, equally often, and no class twice to a client.
+    """Assigns K clients to slots, equally often, and no class twice to a client.
 
-    A pass assigns one slot to each client, in random order. A class has at most
-    num_clients consecutive slots, so it is in one pass or in two consecutive ones. In
-    the second, the clients that had it in the first are moved back.
-
-    Args:
-        of_class: The class of every slot, equal ones side by side, int64[K * rounds].
-        num_clients: K.
-        rng: Generator of the orders.
-
-    Returns:
-        int64[K * rounds].
+    Slots of a class are side by side: int64[K * rounds] to int64[K * rounds]. A
+    pass assigns one slot to each client, in random order. A class has at most K
+    consecutive slots, so it is in one pass or in two consecutive ones. In the
+    second, the clients that had it in the first are moved back.
     """
     rounds = of_class.reshape(-1, num_clients)
     clients = np.empty_like(rounds)

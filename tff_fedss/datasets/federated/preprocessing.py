@@ -94,18 +94,11 @@ class Preprocessing:
         check_range("image_size", self.image_size, 1, self.resize_size)
 
     def training(self, data: tf.data.Dataset, seed: tf.Tensor) -> tf.data.Dataset:
-        """Takes a random crop of every image.
+        """Takes a random crop of every stored example, always in the same order.
 
-        Args:
-            data: Stored examples, `{"image": ..., "label": int32[]}`, always in the
-                same order.
-            seed: int32[2]. An example's crop is a function of it and of the example's
-                position in `data`: with a client's seed, of (seed, round, client,
-                example).
-
-        Returns:
-            A dataset of `OrderedDict(image=uint8[image_size, image_size, 3],
-            label=int32[])`, in the same order.
+        A crop is a function of the seed, int32[2], and of the example's position: with
+        a client's seed, of (seed, round, client, example). Elements are
+        `OrderedDict(image=uint8[image_size, image_size, 3], label=int32[])`.
         """
         stream = seeds.fold_in(tf.constant(seed, tf.int32), seeds.Stream.CROP)
         return self._random_crops(data, stream)

@@ -162,16 +162,9 @@ def default_num_clients(
     """Returns the number of clients, in the paper's proportion to the images.
 
     The paper's 25,691 clients have 442 training images on average: 80 % of the
-    14,197,122 images of the fall 2011 release. (It says "approximately 400".) Another
-    release, or a miniature, gets the number with the same average, but enough for all
-    classes.
-
-    Args:
-        class_sizes: n_c, how many images each class has, int64[n], training and test
-            together.
-
-    Returns:
-        25,691 for the fall 2011 release.
+    14,197,122 images of the fall 2011 release. (It says "approximately 400".)
+    Another release, or a miniature, gets the number with the same average, but
+    enough for all classes. Sizes are those of training and test together, int64[n].
     """
     errors.check_at_least(1, classes_per_client=classes_per_client)
     proportional = round(PAPER_CLIENTS * int(np.sum(class_sizes)) / PAPER_IMAGES)

@@ -42,18 +42,12 @@ class _Class(NamedTuple):
 
 
 def choose_test(seed: int, names: Iterable[str]) -> set[str]:
-    """Chooses a class's test images: every fifth, at random.
+    """Chooses a class's test images: round(0.2 n_c) of its n_c names, at random.
 
-    "For every class we do a random 80-20 split" (FedSS, Appendix A.4). Each name is
-    hashed with the seed, and the smallest hashes are chosen. So the choice does not
-    depend on the order in a tar, and one image more or less changes the split of at
-    most one other.
-
-    Args:
-        names: The names of the class's images, which have the wnid in them.
-
-    Returns:
-        round(0.2 * n_c) of the n_c names: none of one or two.
+    "For every class we do a random 80-20 split" (FedSS, Appendix A.4). Each name,
+    with the wnid in it, is hashed with the seed, and the smallest hashes are
+    chosen. So the choice does not depend on the order in a tar, and one image more
+    or less changes the split of at most one other.
     """
     hashed = sorted(
         (hashlib.sha256(f"{seed}/{name}".encode()).digest(), name) for name in names

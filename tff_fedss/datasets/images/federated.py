@@ -259,8 +259,6 @@ def federated_dataset(
         is_pooled_in_order: Whether the pooled examples are in the order of their rows,
             not client by client.
         name: The name of the data set; by default the index's.
-        class_names: See `FederatedDataset`.
-        note: See `FederatedDataset`.
 
     Returns:
         The data set. Stored images are string[], the bytes of a JPEG or PNG; pooled and

@@ -165,15 +165,10 @@ def load(
 ) -> ImageIndex:
     """Indexes the images of a folder, an archive or a table, and checks them all.
 
-    Args:
-        data_dir: A folder or archive as in `layout`, or the path of an `images.csv`.
-        folders: See `layout.from_folders`; ignored with a table.
-        needs_labels: Whether two or more classes are required.
-        cache_dir: The folder of unpacked archives and results of checks; by default
-            `sources.default_cache_dir()`.
-
-    Returns:
-        The index. Rows are in the order of the names, or of the table.
+    `data_dir` is as in `layout`, or the path of an `images.csv`, with which `folders`
+    (see `layout.from_folders`) is ignored. `needs_labels` requires two classes or more.
+    Unpacked archives and results of checks are in `cache_dir`, by default
+    `sources.default_cache_dir()`. Rows are in the order of the names, or of the table.
     """
     check_choice("folders", folders, layout.FOLDERS)
     path, table = pathlib.Path(data_dir), None
