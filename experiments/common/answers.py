@@ -21,6 +21,7 @@ import pickle
 import runpy
 import shlex
 import sys
+import types
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,7 +29,7 @@ from unittest import mock
 
 from absl import app, flags
 
-from experiments.common import config, option_words
+from experiments.common import config, option_words, sweep
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
@@ -46,7 +47,7 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
     Returns:
         Values that can be read without TensorFlow: "programs", by command, each with
         its help, its flags, the cells that it trains and whether it takes arguments;
-        and "tables", their names as PAPER/NAME.
+        and "tables", by paper, without what makes their pages.
     """
     from experiments.common import cells, program
     from tff_fedss import runtime
@@ -54,10 +55,11 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
     # TFF's default context prints an error if a program ends without using it.
     runtime.set_in_process_context()
     cell_names: dict[str, list[str]] = {}
-    tables: dict[str, None] = {}
+    tables: dict[str, Any] = {}
     for paper in cells.PAPERS:
+        tables[paper] = {}
         for key, table in cells.tables_of(paper).items():
-            tables[f"{paper}/{key[0]}"] = None
+            tables[paper][key] = _plain_table(table)
             names = ("/".join([*key, cell]) for cell in table.cells)
             cell_names.setdefault(table.program, []).extend(names)
     found = {}
@@ -75,7 +77,15 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
             "flags": {name: _plain(flag) for name, flag in own.items()},
             "cells": cell_names.get(module, []),
         }
-    return {"programs": found, "tables": list(tables)}
+    return {"programs": found, "tables": tables}
+
+
+def _plain_table(table: Any) -> Any:
+    """Returns a table with what `sweep.find` reads of it."""
+    kind = types.SimpleNamespace(
+        length=table.kind.length, has_warm_starts=table.kind.has_warm_starts
+    )
+    return dataclasses.replace(table, kind=kind, notes=(), draw=None)
 
 
 def _plain(flag: config.Flag) -> config.Flag:
@@ -106,9 +116,14 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
     app.define_help_flags()
     config.define(program["flags"], flags.FLAGS)
     given = [command, *arguments]
-    config.parse_arguments(flags.FLAGS, given, program["takes_arguments"])
+    rest = config.parse_arguments(flags.FLAGS, given, program["takes_arguments"])
     try:
-        config.read(program["flags"], flags.FLAGS)
+        values = config.read(program["flags"], flags.FLAGS)
+        if command == "table" and values["list"]:
+            asked = sweep.Config(**values)
+            found = sweep.find(asked, rest[1:], said["tables"].__getitem__)
+            sweep.print_commands(found.jobs)
+            sys.exit()
     except InvalidInputError as error:
         config.fail(config.with_flags(str(error), program["flags"]))
     sys.exit(GO_ON)
@@ -177,7 +192,10 @@ def _words(said: Mapping[str, Any]) -> dict[str, list[str]]:
             values["--cell"] = own["cells"]
         follow = [f"{name}=" for name in values]
         if command == "table":
-            follow = [*said["tables"], *follow]
+            names = (
+                f"{p}/{name}" for p, own in said["tables"].items() for name, _ in own
+            )
+            follow = [*dict.fromkeys(names), *follow]
         found[f"{command} "] = follow
         found |= {f"{command} {name}": some for name, some in values.items() if some}
     return found

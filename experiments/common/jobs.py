@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tff_fedss import files, progress
+from tff_fedss.errors import InvalidInputError
 
 _PR_SET_PDEATHSIG = 1
 
@@ -196,7 +197,7 @@ def _on_cluster(address: str) -> Callable[[Job, int], "_RemoteRun"]:
     """Returns a function that starts a job on a cluster, on a GPU if it has some.
 
     Raises:
-        InvalidInputError: If it cannot be reached.
+        InvalidInputError: If it cannot be reached, or a machine has another version.
     """
     # Ray takes a second to import.
     from tff_fedss.runtime import cluster_machines
@@ -204,9 +205,32 @@ def _on_cluster(address: str) -> Callable[[Job, int], "_RemoteRun"]:
     cluster_machines.connect(address)
     import ray
 
+    if address != cluster_machines.LOCAL:
+        _check_versions(ray, address)
     share = {"num_gpus": 1} if "GPU" in ray.cluster_resources() else {"num_cpus": 1}
     task = ray.remote(**share)(_run)
     return lambda job, slot: _RemoteRun(ray, task, job)
+
+
+def _check_versions(ray: Any, address: str) -> None:
+    from tff_fedss.runtime import cluster_machines
+
+    packages = ("tff_fedss", "experiments")
+    ours, nodes = cluster_machines.versions(packages), cluster_machines.alive()
+    asked = [
+        cluster_machines.remote(cluster_machines.versions, key, 0, 0).remote(packages)
+        for key in nodes
+    ]
+    for node, answer in zip(nodes.values(), asked, strict=True):
+        try:
+            theirs = ray.get(answer)
+        except ray.exceptions.RayError as error:
+            theirs = cluster_machines.last_line(error)
+        if theirs != ours:
+            raise InvalidInputError(
+                f"--cluster={address}: {cluster_machines.name_of(node)} has another "
+                f"version: {theirs} instead of {ours}."
+            )
 
 
 def _sent_as_code() -> tuple[Callable[..., Any], Callable[..., dict[str, bytes]]]:

@@ -45,6 +45,7 @@ class RunKind:
         has_own_data: Whether, by its flags, a run's data are drawn from its own seed,
             so that only runs of the same seed have the same data.
         starts_by_seed: Whether each seed has its own pretrained model.
+        has_warm_starts: Whether the runs of a table share a --warm_start_cache.
     """
 
     program: str
@@ -53,6 +54,7 @@ class RunKind:
     cell_flags: frozenset[str] = frozenset()
     has_own_data: Callable[[Flags], bool] = lambda flags: False
     starts_by_seed: bool = False
+    has_warm_starts: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,17 +17,19 @@ Slurm array or GNU parallel; `--report` then writes the page.
 Each run has a folder, RESULTS_DIR/CELL/seedK, and a log beside it, seedK.log.
 """
 
+# Quick to import, since `answers` lists the runs of a table without TensorFlow.
+
 import dataclasses
 import fnmatch
 import os
 import pathlib
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.common import cells as cells_lib
-from experiments.common import config, jobs, program, report
+from experiments.common import config, jobs
 from experiments.common.cells import Table
 from tff_fedss.errors import InvalidInputError
 
@@ -120,8 +122,10 @@ def main(config: Config, arguments: list[str]) -> None:
     """Runs the jobs and writes the report."""
     asked = find(config, arguments)
     if config.list:
-        _print_commands(asked.jobs)
+        print_commands(asked.jobs)
         return
+    from experiments.common import report
+
     if config.cluster is not None and config.gpus:
         raise InvalidInputError(
             f"--gpus={','.join(config.gpus)} does not go with --cluster, where each "
@@ -137,12 +141,17 @@ def main(config: Config, arguments: list[str]) -> None:
         sys.exit(1)
 
 
-def find(config: Config, arguments: Sequence[str]) -> TableRuns:
+def find(
+    config: Config,
+    arguments: Sequence[str],
+    tables_of: Callable[[str], Mapping[tuple[str, str], Table]] = cells_lib.tables_of,
+) -> TableRuns:
     """Returns the table that is asked for, and its runs.
 
     Args:
         config: The flags.
         arguments: The other arguments: the name of the table.
+        tables_of: Returns the tables of a paper.
 
     Raises:
         InvalidInputError: If the table, the scale, a cell or a seed is not there.
@@ -156,7 +165,7 @@ def find(config: Config, arguments: Sequence[str]) -> TableRuns:
         raise InvalidInputError(
             f"say which table: PAPER/NAME, with a PAPER of {papers}; {found}"
         )
-    tables = cells_lib.tables_of(paper)
+    tables = tables_of(paper)
     name = name.removeprefix("table")
     scales = [scale for other, scale in tables if other == name]
     if not scales:
@@ -206,7 +215,7 @@ def _jobs(
     if config.cluster is not None:  # Another machine has another current folder.
         for name, value in shared.items():
             shared[name] = os.path.abspath(value) if os.path.exists(value) else value
-    elif "warm_start_cache" in table.config().flags():
+    elif table.kind.has_warm_starts:
         shared["warm_start_cache"] = folder / "warm_starts"
     length, found = table.kind.length, []
     for seed in seeds:
@@ -232,7 +241,7 @@ def _jobs(
     return found
 
 
-def _print_commands(of_table: Sequence[jobs.Job]) -> None:
+def print_commands(of_table: Sequence[jobs.Job]) -> None:
     """Prints the command of each run that can begin now."""
     unfinished = [job for job in of_table if not job.is_done]
     ready = [job for job in unfinished if jobs.next_job([job], unfinished)]
@@ -246,4 +255,6 @@ def _print_commands(of_table: Sequence[jobs.Job]) -> None:
 
 
 if __name__ == "__main__":
+    from experiments.common import program
+
     program.run(main, Config(), takes_arguments=True)

@@ -194,6 +194,36 @@ def summary(
     return text + "."
 
 
+def has_collapsed(task: tasks.FederatedTask, row: training.Metrics) -> bool:
+    """Returns whether the row has an evaluation that found phi collapsed."""
+    return row["round"] > 0 and "mean_cosine" in row and task.has_collapsed(row)
+
+
+def warning(
+    task: tasks.FederatedTask, rows: Sequence[training.Metrics], method: str
+) -> str | None:
+    """Warns during training of a method that has just collapsed a second time.
+
+    One evaluation is not enough: many runs start with a collapse, and recover.
+
+    Args:
+        task: The task.
+        rows: The rows so far; the last one is the newest.
+        method: The method.
+    """
+    own = [r for r in rows if r["method"] == method and task.metric in r]
+    is_due = rows[-1] is own[-1]
+    collapsed = [has_collapsed(task, row) for row in own[-3:]]
+    if not is_due or collapsed != [False, True, True]:
+        return None
+    last = own[-1]
+    return (
+        f"{METHODS[method].title}: measured twice in a row, phi has collapsed (mean "
+        f"cosine {last['mean_cosine']:.3f} at round {last['round']}). If that stays "
+        "so, a smaller --client_learning_rate helps."
+    )
+
+
 def diagnosis(
     config: RunConfig, run: training.Run, rows: Sequence[training.Metrics]
 ) -> str | None:
@@ -212,7 +242,7 @@ def diagnosis(
     first, *trained = (row for row in rows if metric in row)
     last = trained[-1]
     is_below = last[metric] < first[metric]
-    is_collapsed = task.has_collapsed(last)
+    is_collapsed = has_collapsed(task, last)
     if not is_below and not is_collapsed:
         return None
     flag, rate = "client_learning_rate", config.learning_rate(run.name) / _FEWER

@@ -26,6 +26,7 @@ from tff_fedss import metrics, models, tasks
 KIND = RunKind(
     program="train",
     run_name=lambda flags: methods.name_of(flags["method"]),
+    has_warm_starts=True,
     cell_flags=frozenset(
         {
             "method",

@@ -2,10 +2,12 @@
 
 import contextlib
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow_federated as tff
+import tqdm
 
 from experiments.common import plots, run_encoder, runtime_config
 from experiments.fedss import (
@@ -246,6 +248,8 @@ def _train(
         folder.release(metrics, speed)
         if kept.is_best and metrics is kept.row(folder.rows, method):
             folder.write_weights(f"{method}.npz", by_name[method].weights)
+        if text := outcomes.warning(task, folder.rows, method):
+            tqdm.tqdm.write(text, file=sys.stderr)
 
     with plots.drawing_afterwards(
         lambda: outcomes.plot(folder.rows, task, folder.path / "curves.png")
@@ -287,7 +291,7 @@ def _finish(
         found[run.name] = outcomes.outcome(run, own, row[task.metric])
         summaries.append(outcomes.summary(run, own, row if kept.is_best else None))
         failures.append(outcomes.diagnosis(config, run, own))
-        if row["round"] and task.has_collapsed(row):
+        if outcomes.has_collapsed(task, row):
             found[run.name]["collapsed"] = True
         if kept.is_best:
             found[run.name]["kept_round"] = row["round"]

@@ -307,6 +307,7 @@ TABLES = {
         kind=RunKind(
             "privacy/train",
             run_name=lambda flags: "fedss",
+            has_warm_starts=True,
             cell_flags=frozenset(
                 ("num_negatives", "negatives", "requests", "aggregation", "dp")
             ),

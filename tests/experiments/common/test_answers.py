@@ -8,8 +8,9 @@ import sys
 
 import pytest
 
-from experiments.common import answers, config
+from experiments.common import answers, config, sweep
 from experiments.fedss import run_config
+from tff_fedss.errors import InvalidInputError
 
 ROOT = pathlib.Path(__file__).parents[3]
 PROGRAMS = {
@@ -94,6 +95,31 @@ def test_flags_that_are_wrong_are_told(folder, arguments, message):
 def test_the_rest_is_for_the_program(folder, arguments):
     found = ask(folder, *arguments)
     assert (found.returncode, found.stdout) == (answers.GO_ON, ""), found.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["1", "--seeds=1,0", "--cells=*fedss*"],
+        ["2", "--scale=paper", "--data_dir=data", "--rounds=7", "--pretrained=a.h5"],
+        ["fedss/rates", "--cluster=auto"],
+        ["moco/4", "--rounds=2"],
+        ["nothing/1"],
+    ],
+)
+def test_the_runs_of_a_table_are_those_of_the_program(folder, arguments, capsys):
+    found = ask(folder, "table", *arguments, "--list")
+    flags = config.parse(sweep.Config(), *arguments[1:])
+    try:
+        sweep.print_commands(sweep.find(flags, arguments[:1]).jobs)
+    except InvalidInputError as error:
+        assert found.returncode == config.EXIT_BAD_INPUT and not found.stdout
+        assert found.stderr == f"error: {error}\n"
+    else:
+        assert found.returncode == 0, found.stderr
+        expected = capsys.readouterr()
+        assert (found.stdout, found.stderr) == (expected.out, expected.err)
+        assert found.stdout
 
 
 def test_a_source_that_has_changed_is_asked_again(folder, tmp_path):

@@ -155,6 +155,14 @@ def test_a_run_below_its_start_says_why_and_what_to_try(rows, growth, cause, fla
     assert f" --{flag} '--results_dir=results/a b_" in command
 
 
+def test_the_second_collapse_in_a_row_warns_once():
+    rows = measured([0.4, 0.3, 0.2, 0.2, 0.1], cosine=0.99)
+    warned = [
+        outcomes.warning(Task(), rows[: i + 1], "fedss") is not None for i in range(5)
+    ]
+    assert warned == [False, False, True, False, False]
+
+
 def test_patience_counts_from_the_first_of_the_best_rounds():
     config = train.Config(task="retrieval", keep="best", patience=2, results_dir="x")
     kept = run_methods.KeptRound(config, Task(), None)
