@@ -30,6 +30,12 @@ def run_train(run_program):
     return functools.partial(run_program, train)
 
 
+@pytest.fixture(scope="module")
+def run(request, server):
+    """Runs a module's PROGRAM in a process: flags -> (exit code, stdout, stderr)."""
+    return functools.partial(server.run, request.module.PROGRAM)
+
+
 @pytest.fixture
 def drawn(monkeypatch):
     """Keeps the panels of the figures that are drawn."""

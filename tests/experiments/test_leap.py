@@ -1,7 +1,5 @@
 """`./run.sh leap`, and wrong labels."""
 
-import functools
-
 import numpy as np
 import pytest
 import scipy.stats
@@ -12,6 +10,7 @@ from tests.datasets.images import own_images
 from tests.experiments import central_runs, killing
 from tff_fedss.datasets.central import labelled_images
 
+PROGRAM = "experiments.leap.train"
 SMALL = (
     "--dataset=mnist",
     "--student=lenet",
@@ -28,12 +27,6 @@ SMALL = (
     "--steps_per_round=3",
     "--rounds_per_evaluation=2",
 )
-
-
-@pytest.fixture(scope="module")
-def run(server):
-    """Runs the program in a process: flags -> (exit code, stdout, stderr)."""
-    return functools.partial(server.run, "experiments.leap.train")
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +121,7 @@ def test_a_killed_run_is_resumed_to_the_same_bytes(run, images, tmp_path):
     flags = (*SMALL, f"--data_dir={images}", "--rounds=60")
     central_runs.assert_resumed(
         run,
-        "experiments.leap.train",
+        PROGRAM,
         "leap",
         (*flags, "--rounds_per_checkpoint=2"),
         tmp_path,
@@ -141,7 +134,7 @@ def test_a_killed_run_with_two_processes_is_resumed(run, images, tmp_path):
     flags = (*SMALL, f"--data_dir={images}", "--noin_turn", "--rounds=60")
     flags = (*flags, "--rounds_per_checkpoint=2")
     folder = tmp_path / "killed"
-    killing.kill_after_a_checkpoint("experiments.leap.train", "leap", flags, folder)
+    killing.kill_after_a_checkpoint(PROGRAM, "leap", flags, folder)
     code, output, errors = run(*flags, f"--results_dir={folder}")
     assert code == 0, errors
     assert "leap: resumes after round" in output

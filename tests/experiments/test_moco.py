@@ -1,7 +1,5 @@
 """`./run.sh moco`."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from tests.experiments import central_runs
 from tests.experiments.central_runs import rows_of
 from tests.faults import programs
 
+PROGRAM = "experiments.moco.train"
 SMALL = (
     "--dataset=cifar10",
     "--image_size=16",
@@ -19,12 +18,6 @@ SMALL = (
     "--num_clusters=2",
     "--epochs=2",
 )
-
-
-@pytest.fixture(scope="module")
-def run(server):
-    """Runs the program in a process: flags -> (exit code, stdout, stderr)."""
-    return functools.partial(server.run, "experiments.moco.train")
 
 
 @pytest.fixture(scope="module")
@@ -123,7 +116,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(run, folders, tmp_path, loss):
     flags = (*flags, "--epochs=40")
     central_runs.assert_resumed(
         run,
-        "experiments.moco.train",
+        PROGRAM,
         "moco",
         flags,
         tmp_path,

@@ -1,7 +1,6 @@
 """`./run.sh partial_fc`, and its steps by n and r."""
 
 import csv
-import functools
 import subprocess
 import sys
 
@@ -15,6 +14,7 @@ from tests.datasets.images import own_images
 from tests.experiments import central_runs, killing, program_server
 from tff_fedss import models
 
+PROGRAM = "experiments.partial_fc.train"
 SMALL = (
     "--num_strata=4",
     "--sample_rate=0.5",
@@ -28,10 +28,10 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def run():
-    """Runs the program in its own process: flags -> (exit code, stdout, stderr)."""
+def server():
+    """A process of its own, with logical devices."""
     server = program_server.Server()
-    yield functools.partial(server.run, "experiments.partial_fc.train")
+    yield server
     server.close()
 
 
@@ -71,7 +71,7 @@ def start(folder, num_devices, *flags):
         [
             sys.executable,
             "-m",
-            "experiments.partial_fc.train",
+            PROGRAM,
             *SMALL,
             *flags,
             f"--num_devices={num_devices}",

@@ -1,7 +1,5 @@
 """`./run.sh rf_softmax`, and random Maclaurin features."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -11,6 +9,7 @@ from tests.datasets.images import own_images
 from tests.experiments import central_runs
 from tests.faults import programs
 
+PROGRAM = "experiments.rf_softmax.train"
 SMALL_TEXT = (
     "--task=ptb",
     "--num_negatives=5",
@@ -22,12 +21,6 @@ SMALL_TEXT = (
     "--steps_per_round=3",
     "--rounds_per_evaluation=2",
 )
-
-
-@pytest.fixture(scope="module")
-def run(server):
-    """Runs the program in a process: flags -> (exit code, stdout, stderr)."""
-    return functools.partial(server.run, "experiments.rf_softmax.train")
 
 
 @pytest.fixture
@@ -91,7 +84,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(run, text, tmp_path, sampler):
     )
     central_runs.assert_resumed(
         run,
-        "experiments.rf_softmax.train",
+        PROGRAM,
         sampler,
         flags,
         tmp_path,

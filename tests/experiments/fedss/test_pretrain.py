@@ -1,7 +1,5 @@
 """Runs that start from weights that were trained before, and `./run.sh pretrain`."""
 
-import functools
-
 import numpy as np
 import pytest
 
@@ -9,13 +7,8 @@ from tests.datasets.images import own_images
 from tests.experiments import central_runs
 from tff_fedss import models
 
+PROGRAM = "experiments.fedss.pretrain"
 SMALL = ("--image_size=16", "--epochs=2", "--batch_size=8", "--embedding_dim=8")
-
-
-@pytest.fixture(scope="module")
-def run(server):
-    """Runs the program in a process: flags -> (exit code, stdout, stderr)."""
-    return functools.partial(server.run, "experiments.fedss.pretrain")
 
 
 @pytest.fixture(scope="module")
