@@ -38,7 +38,7 @@ class Ours(tf_model.TfContender):
         if runtime == "in_process":
             at_once = len(os.sched_getaffinity(0))
             self._context = runtimes.InProcessContext(None, at_once)
-            self.settings = f"in-process runtime, {at_once} clients at once"
+            self.settings = f"in-process runtime, {at_once} clients, a thread each"
         else:
             self._context = runtimes.NativeContext()
             self.settings = "TFF's C++ runtime, all clients at once"
