@@ -53,7 +53,7 @@ DEFENCES = {
         ),
         (
             ["--dp=gaussian:noise=0.9,adaptive=true"],
-            "--dp=gaussian:noise=0.9,adaptive=true: noise_multiplier=0.9 leaves",
+            "--dp=gaussian:noise=0.9,adaptive=true: noise_multiplier=0.9 must be below",
         ),
     ],
 )
