@@ -21,9 +21,9 @@ Each is a separate process and may use all cores; the settings are in the table.
 `--contenders=NAME:option=value` sets an option of a contender's module in
 experiments/benchmarks/contenders; `ours_in_process:checkout=DIR` is another version of
 this project. They take turns, a round each, so that other load affects all equally.
-After the first and the last round, each must have the same weights as plain_tensorflow
-and the same loss on the same data; if not, it is reported as WRONG. Rounding errors
-grow from step to step, in MobileNetV3 quickly: plain_tensorflow:nudged=1 is the plain
+After the first round, and after --repeats more, each must have the same weights as
+plain_tensorflow and the same loss on the same data; if not, it is reported as WRONG.
+Rounding errors grow from step to step, in MobileNetV3 quickly: plain_tensorflow:nudged=1 is the plain
 loop from weights one float32 step away, and ten times its largest difference is the
 tolerance of all. A failed contender is reported with the reason; its output is in
 OUTPUT_DIR/logs.

@@ -2,7 +2,7 @@
 
 Each contender is a process (see `experiments.benchmarks.protocol`). For a workload all
 are started, do a round and are checked, one after the other. Then they take turns, a
-round each, so that other load affects all equally, and are checked again.
+round each, so that other load affects all equally, and are checked once again.
 """
 
 import contextlib
@@ -90,8 +90,8 @@ class Result:
         first_seconds: Time of the first round.
         seconds: Times of the rounds that count, in order.
         weights_difference: |w - w'| / |w - w_0| of all weights together, after the
-            first round or after the last, whichever is larger: w' the contender's, w
-            the reference's, w_0 the initial ones.
+            first round or after the next `repeats`, whichever is larger: w' the
+            contender's, w the reference's, w_0 the initial ones.
         loss_difference: Difference of the global model over all clients' data,
             relative.
         peak_mib: The sum of the peaks of its processes' resident memory.
@@ -294,12 +294,17 @@ def run(
                         processes[name].ask("round")["seconds"]
                     )
             say(f"  round {i + 1} done by all")
+            if i + 1 != repeats:
+                continue
+            # Not later: rounding errors grow without bound.
+            for name in list(processes):
+                with reporting(name):
+                    check(results[name], processes[name])
+                    if results[name].status != "ok":
+                        say(f"  {name}: {_checked(results[name])}")
         for name in list(processes):
             with reporting(name):
-                check(results[name], processes[name])
                 results[name].peak_mib = processes[name].peak_mib()
-                if results[name].status != "ok":
-                    say(f"  {name}: {_checked(results[name])}")
         while processes:
             processes.popitem()[1].quit()
     finally:  # Some are left only after an exception, such as Ctrl-C.
