@@ -201,7 +201,7 @@ CALLS = [
         lambda: ServerUpdate(
             phi_aggregator=MEAN, joint_aggregator=PRIVATE, client_weighting="uniform"
         ),
-        "joint_aggregator replaces phi_ and rows_aggregator",
+        "give joint_aggregator, or phi_aggregator",
     ),
     (lambda: aggregation.SparseRowsFactory(0), "threshold=0 must be at least 1"),
     (lambda: private(clip=0.0), "clip=0.0 must be above 0"),

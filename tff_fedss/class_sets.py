@@ -205,7 +205,8 @@ def split(
 ) -> tuple[tf.Tensor, tf.Tensor]:
     """Returns P_k, int32[|P_k|], ascending, and n - |P_k|, int32[].
 
-    Takes labels int32[examples]. Fails when it runs if |P_k| exceeds `max_positives`.
+    Takes labels int32[examples]. When it runs, tf.errors.InvalidArgumentError if |P_k|
+    exceeds `max_positives`, or a label is not in 0..n-1.
     """
     positives = tf.sort(tf.unique(labels).y)
     num_positives = tf.size(positives)
@@ -338,8 +339,8 @@ def contains(ascending: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
 def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
     """Converts classes, int32[examples], to positions in S_k, the targets of the loss.
 
-    Returns int32[examples], in [0, |S_k|). Fails when it runs if a label is not
-    among the keys, or the keys do not ascend.
+    Returns int32[examples], in [0, |S_k|). When it runs, tf.errors.InvalidArgumentError
+    if a label is not among the keys, or the keys do not ascend.
     """
     found = tf.searchsorted(class_set.keys, labels, side="left")
     last = tf.size(class_set.keys) - 1

@@ -23,10 +23,10 @@ experiments/benchmarks/contenders; `ours_in_process:checkout=DIR` is another ver
 this project. They take turns, a round each, so that other load affects all equally.
 After the first round, and after --repeats more, each must have the same weights as
 plain_tensorflow and the same loss on the same data; if not, it is reported as WRONG.
-Rounding errors grow from step to step, in MobileNetV3 quickly: plain_tensorflow:nudged=1 is the plain
-loop from weights one float32 step away, and ten times its largest difference is the
-tolerance of all. A failed contender is reported with the reason; its output is in
-OUTPUT_DIR/logs.
+Rounding errors grow from step to step, in MobileNetV3 quickly:
+plain_tensorflow:nudged=1 is the plain loop from weights one float32 step away, and ten
+times its largest difference is the tolerance of all. A failed contender is reported
+with the reason; its output is in OUTPUT_DIR/logs.
 
 Writes benchmark.csv, benchmark_rounds.csv (every round's time), benchmark.md and
 benchmark.png after each workload. All of it takes an hour on 2 cores, and all

@@ -153,7 +153,7 @@ def test_deterministic_rounds_are_alike():
 def test_positives_that_a_label_is_not_among():
     process, clients = build(with_positives=True), with_positives(make_cohort())
     clients[1]["positives"] = np.int32([3, 4])
-    with pytest.raises(runtime.ClientError, match="a label is no positive"):
+    with pytest.raises(runtime.ClientError, match="labels not among"):
         process.next(process.initialize(), clients)
 
 

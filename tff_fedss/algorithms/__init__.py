@@ -1,8 +1,9 @@
 """Learning processes, one file each, written like the papers' pseudo-code.
 
-Begin at fedss.py (Algorithm 1). settings.py has its arguments, exchange.py lines 6-7,
-client_update.py lines 8-11, server_update.py and aggregation.py lines 12-13;
-adapters.py lets TFF's own aggregators act on sparse rows.
+Begin at fedss.py (Algorithm 1), with its arguments in settings.py. Lines 6-7 of the
+algorithm are in exchange.py, 8-11 in client_update.py, 12-13 in aggregation.py,
+server_update.py and optimizers.py, which adds sparse rows to W. adapters.py lets TFF's
+aggregators act on sparse rows; user_level_dp.py adds noise.
 """
 
 from tff_fedss.algorithms.centralized import Centralized, iid_batches

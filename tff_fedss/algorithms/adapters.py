@@ -145,7 +145,7 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
     def __init__(self, inner: aggregation.Factory, union_size: int):
         self.inner = aggregation.check_factory("inner", inner)
-        errors.check_range("union_size", union_size, 1)
+        errors.check_range("union_size", union_size, 1, whole=True)
         self._union_size = union_size
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
@@ -242,7 +242,7 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
             "record_aggregation_factory of private",
             private._record_aggregation_factory,  # TFF has no public access to it.
             tff.aggregators.SumFactory,
-            "left out, since others cannot add sparse rows",
+            "left out: only a SumFactory adds sparse rows",
         )
         self._query = private._query
         self._num_classes = num_classes

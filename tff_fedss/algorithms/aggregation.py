@@ -77,7 +77,7 @@ class SparseRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
     def __init__(self, threshold: int | None = None, denominator: float | None = None):
         if threshold is not None:
-            errors.check_range("threshold", threshold, 1)
+            errors.check_range("threshold", threshold, 1, whole=True)
         self._threshold = threshold
         self._denominator = denominator
 
@@ -234,8 +234,9 @@ def process_of(
 ) -> tff.templates.AggregationProcess:
     """Makes an aggregation process.
 
-    `next_round` maps (state, clients' values of each type: the value, and the weight if
-    the process has one) to a `MeasuredProcessOutput`.
+    `next_round(state, value)`, or `next_round(state, value, weight)`, returns a
+    `MeasuredProcessOutput`; it is traced as a federated computation. `client_types` are
+    the types of the value, and of the weight.
     """
     types = [tff.FederatedType(t, tff.CLIENTS) for t in client_types]
     typed = tff.federated_computation(
@@ -252,7 +253,7 @@ def weighted(factory: Factory) -> tff.aggregators.WeightedAggregationFactory:
 
 
 def uses_weights(factory: Factory) -> bool:
-    """Returns whether clients' weights count; in an adapter, for its inner factory."""
+    """Returns whether weights count: of an adapter, whether its inner one's do."""
     inner = getattr(factory, "inner", None)
     return isinstance(factory, tff.aggregators.WeightedAggregationFactory) and (
         inner is None or uses_weights(inner)
@@ -267,20 +268,26 @@ def check_factory(name: str, factory: Any) -> Factory:
 
 
 def check_weighting(client_weighting: ClientWeighting) -> ClientWeighting:
-    """Returns a weighting, TFF's as the equal one here; ValueError if there is none."""
+    """Returns a checked weighting; for a member of TFF's enum, its name here.
+
+    Raises ValueError if it is unknown, or gives a negative or infinite weight.
+    """
     if isinstance(client_weighting, tff.learning.ClientWeighting):
         return client_weighting.name.lower()
     if callable(client_weighting):
         for num_examples in (1.0, 2.0, 32.0, 1000.0):
             weight = float(client_weighting(tf.constant(num_examples)))
             errors.check_range(f"client_weighting({num_examples:g})", weight, 0)
-    else:
-        errors.check_choice("client_weighting", client_weighting, CLIENT_WEIGHTINGS)
+    elif client_weighting not in CLIENT_WEIGHTINGS:
+        raise ValueError(
+            f"client_weighting={client_weighting!r} must be of {CLIENT_WEIGHTINGS}, a "
+            "tff.learning.ClientWeighting, or a function from n_k to a weight."
+        )
     return client_weighting
 
 
 def weighting(client_weighting: ClientWeighting) -> tff.Computation | None:
-    """Maps n_k to a client's weight, 0 if n_k is 0; None: n_k itself."""
+    """Returns the map from n_k, float32[], to a weight, 0 for 0; None: n_k itself."""
     if client_weighting == "num_examples":
         return None
     function = tf.ones_like if client_weighting == "uniform" else client_weighting

@@ -69,14 +69,20 @@ def read(
     """Reads a client's data, given its class set.
 
     With `may_miss_positives`, examples whose class is not in the set are left out.
-    Fails when it runs if a label is not among the client's "positives".
+    When it runs, tf.errors.InvalidArgumentError if a label is not among the client's
+    "positives".
     """
     data = _stack(client["data"])
     labels = data["label"]
     if "positives" in client:
         known = class_sets.contains(tf.sort(client["positives"]), labels)
         with tf.control_dependencies(
-            [tf.debugging.Assert(tf.reduce_all(known), ["a label is no positive"])]
+            [
+                tf.debugging.Assert(
+                    tf.reduce_all(known),
+                    ['labels not among "positives":', tf.boolean_mask(labels, ~known)],
+                )
+            ]
         ):
             labels = tf.identity(labels)
     images = data["image"]
@@ -112,8 +118,10 @@ def train(
 ) -> ClientResult:
     """Local optimization (lines 8-11): mini-batches over stacked tensors.
 
-    The model's variables serve as working memory; `rows` are W_{S_k}, float32[L,
-    d]; the round counts from 0. Returns the client's deltas, weight and metrics.
+    The model's variables serve as working memory; `rows` are W_{S_k}, float32[L, d];
+    the round counts from 0. `loss_fn` maps (logits float32[b, L], targets int32[b],
+    class set) to float32[b], and is used instead of that of `training`. Returns the
+    client's deltas, weight and metrics.
     """
     variables = tuple(model.trainable_variables)
     class_set, optimizer = task.class_set, training.optimizer
@@ -266,20 +274,22 @@ def build_step(
 _DRAWS = re.compile("(Random|Rng|Multinomial|TruncatedNormal)|Stateful(?!Part)")
 
 
-def check_draws(training: tff.Computation) -> None:
-    """Raises ValueError if an operation in `train` draws from a generator with a state.
+def check_draws(computation: tff.Computation) -> None:
+    """Raises ValueError if `train` draws without the client's seed.
 
-    What is outside of functions in the graph of a computation makes initial values.
+    Only the functions of the computation's graph are searched: what is outside makes
+    initial values.
     """
     graph = tf.compat.v1.GraphDef()
-    proto = tff.framework.ConcreteComputation.get_proto(training)
+    proto = tff.framework.ConcreteComputation.get_proto(computation)
     proto.tensorflow.graph_def.Unpack(graph)
     for function in graph.library.function:
         for node in function.node_def:
             if _DRAWS.match(node.op):
                 raise ValueError(
-                    f"Training draws at random ({node.name}) without the client's seed:"
-                    " use models.CountedDropout, and augment images in the data set."
+                    f"Training draws at random ({node.name}) without the client's seed."
+                    " For dropout use models.CountedDropout; augment images in the "
+                    "data set."
                 )
 
 
@@ -295,10 +305,12 @@ def check_loss(loss_fn: Callable[..., tf.Tensor] | None, size: int) -> None:
         tf.range(size), flags, flags, flags, tf.zeros([size])
     )
     found = loss_fn(tf.zeros([2, size]), tf.zeros([2], tf.int32), class_set)
-    kind = getattr(found, "dtype", found), getattr(found, "shape", None)
-    if kind != (tf.float32, [2]):
-        wanted = "one number for each example, float32[examples]"
-        raise ValueError(f"loss_fn must give {wanted}, found {kind} for two examples.")
+    dtype, shape = getattr(found, "dtype", found), getattr(found, "shape", None)
+    if (dtype, shape) != (tf.float32, [2]):
+        raise ValueError(
+            "loss_fn must give one number for each example, float32[examples]; for two "
+            f"examples it gave {getattr(dtype, 'name', dtype)} of shape {shape}."
+        )
 
 
 def _count(mask: tf.Tensor) -> tf.Tensor:

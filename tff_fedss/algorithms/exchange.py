@@ -25,7 +25,7 @@ class Exchange(NamedTuple):
         send: Maps (W at the server, class sets at the clients) to what each client
             gets, inside a `tff.federated_computation`.
         receive: Maps (what a client got, its class set) to W_{S_k}, float32[L, d], and
-            the number of rows it got, int32[], in TensorFlow.
+            the number of rows it got, without padding, int32[], in TensorFlow.
         sent_type: The type of what a client gets, TFF's or a `tf.TensorSpec`.
     """
 

@@ -215,7 +215,8 @@ def finalize_metrics(
     """Computes the metrics of a round, all scalars, from its sums and measurements.
 
     Args:
-        sums: Sums of `client_update.ClientResult.metrics` over the cohort.
+        sums: Sums of `client_update.ClientResult.metrics`, and of "num_rows", over the
+            cohort.
         of_server: Measurements of `settings.ServerUpdate.after_step`.
 
     Returns:
@@ -228,7 +229,7 @@ def finalize_metrics(
         - classes_per_client, positives_per_client: mean numbers of classes that a
           client asks for (|S_k|), and of its own among them (|P_k|).
         - rows_per_client: mean number of rows of W that a client gets.
-        - rejected_clients: clients whose update was not finite; they count as absent.
+        - rejected_clients: clients whose update was not finite; their weight is 0.
         - the aggregators' scalar measurements, as phi/... and w/..., those of a joint
           aggregator by its own names; and those of after_step.
     """
@@ -337,8 +338,8 @@ def _inspect(
         others = [v for v in model.non_trainable_variables if id(v) not in counts]
         if others:
             raise ValueError(
-                f"phi has weights that are not trainable, {[v.name for v in others]}: "
-                "use GroupNorm instead of BatchNorm (FedSS, A.2)."
+                "feature_extractor_fn has weights that are not trainable, "
+                f"{[v.name for v in others]}: for BatchNorm use GroupNorm (FedSS, A.2)."
             )
         weights = _initial_values(model.trainable_variables)
     return input_shape[1:], output_shape[1], weights

@@ -172,7 +172,9 @@ class ServerUpdate:
         weighting = aggregation.check_weighting(self.client_weighting)
         object.__setattr__(self, "client_weighting", weighting)
         if self.joint_aggregator and (self.phi_aggregator or self.rows_aggregator):
-            raise ValueError("joint_aggregator replaces phi_ and rows_aggregator.")
+            raise ValueError(
+                "give joint_aggregator, or phi_aggregator and rows_aggregator."
+            )
         for name in ("phi_aggregator", "rows_aggregator", "joint_aggregator"):
             factory = getattr(self, name)
             if factory is None:

@@ -145,7 +145,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         errors.check_range("clip", clip, 0, above=True)
         errors.check_range("clients_per_round", clients_per_round, 0, above=True)
         if restart_every is not None:
-            errors.check_range("restart_every", restart_every, 1)
+            errors.check_range("restart_every", restart_every, 1, whole=True)
         self._num_classes = num_classes
         self._clients_per_round = float(clients_per_round)
         self._clip = clip

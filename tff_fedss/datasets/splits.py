@@ -32,7 +32,8 @@ class Rows:
     Attributes:
         train: Rows of training, ascending, int64.
         test: Rows of the test, ascending, int64.
-        public: All images of the public classes, ascending, int64.
+        public: The training images of the public classes, which no client gets (for a
+            warm start), ascending, int64.
         note: The decisions, for the summary.
     """
 
@@ -72,10 +73,12 @@ def hold_out(
             else "images"
         )
     check_choice("test", test, TESTS)
-    check_range("test_share", share, 0, 1, above=True)
+    if not 0 < share < 1:
+        raise InvalidInputError(f"test_share={share!r} must be above 0 and below 1.")
     if test in (("images", "clients") if is_unseen else ("classes",)):
         other = "classification" if is_unseen else "retrieval"
-        raise InvalidInputError(f"test={test} is not possible here: it is for {other}.")
+        instead = "classes or given" if is_unseen else "images, clients or given"
+        raise InvalidInputError(f"test={test} is for {other}: use test={instead}.")
     rows = np.arange(len(index.labels))
     if test == "given":
         train, tests, note = _given(index, rows)
@@ -97,7 +100,8 @@ def hold_out(
     if is_unseen and known.any():
         name = index.class_names[index.labels[tests[known][0]]]
         raise InvalidInputError(
-            f"the class {name!r} of the test is also trained: use test=classes."
+            f"the class {name!r} of the test is also trained, and retrieval needs "
+            "classes that no client has: use test=classes."
         )
     if not is_unseen and not known.all():
         left_out = len(tests) - int(known.sum())
@@ -108,7 +112,7 @@ def hold_out(
             "without a training image"
         )
     if not len(tests):
-        raise InvalidInputError(f"test={test} leaves no test image.")
+        raise InvalidInputError(f"test={test} leaves no test image ({note}).")
     return Rows(train, tests, public, note)
 
 
@@ -168,7 +172,8 @@ def _some_of(
     different = np.unique(values)
     count = max(1, round(len(different) * share))
     if count >= len(different):
-        raise InvalidInputError(f"test_share={share:g} holds out all {count:,} {what}.")
+        left = f"leaves none of the {len(different):,} {what} to train"
+        raise InvalidInputError(f"test_share={share:g} {left}.")
     return np.isin(values, rng.choice(different, count, replace=False))
 
 
@@ -177,15 +182,19 @@ def _public(
 ) -> np.ndarray:
     """Returns the training images of a number of random classes."""
     labels = np.unique(index.labels[train])
-    check_range("num_public_classes", number, 0, len(labels) - 2)
     if not number:
         return train[:0]
+    if not 0 < number <= len(labels) - 2:
+        raise InvalidInputError(
+            f"num_public_classes={number} must be at least 0 and leave two of "
+            f"{len(labels):,} classes."
+        )
     chosen = rng.choice(labels, number, replace=False)
     return train[np.isin(index.labels[train], chosen)]
 
 
 def check_validation(share: float, on_validation: bool) -> None:
-    """Checks the share of validation clients, and whether to measure on them."""
+    """Checks the share of validation clients: above 0 if they are measured on."""
     check_range("validation_share", share, 0, 1, above=on_validation)
 
 
@@ -201,7 +210,7 @@ def choose_validation(
     if share:
         count = max(1, round(num_clients * share))
         if count >= num_clients:
-            what = f"none of the {num_clients} clients"
+            what = f"no client to train, of {num_clients}"
             raise NoValidationError(f"validation_share={share:g} leaves {what}.")
         chosen[rng.choice(num_clients, count, replace=False)] = True
     return chosen
@@ -211,7 +220,7 @@ def note_validation(num_clients: int, num_left_out: int, num_measured: int) -> s
     """Describes the validation clients and the number of images left out."""
     if not num_measured:
         why = "no validation client has a class that is trained"
-        raise NoValidationError(f"{why}: use a larger share.")
+        raise NoValidationError(f"{why}: use a larger validation_share.")
     note = f"{num_clients:,} clients held out for validation"
     if num_left_out:
         note += (

@@ -268,7 +268,7 @@ class InProcessContext(tff.framework.SyncContext):
                 or default_num_clients is negative.
         """
         if clients_per_device is not None:
-            check_range("clients_per_device", clients_per_device, 1)
+            check_range("clients_per_device", clients_per_device, 1, whole=True)
         check_range("default_num_clients", default_num_clients, 0)
         gpus.let_memory_grow(tf.config.list_physical_devices("GPU"))
         # On a GPU it would transpose each image before a convolution and back before
@@ -406,10 +406,10 @@ def use_one_thread_per_operation() -> None:
     """Gives each operation on the CPU one thread, if TensorFlow has not yet begun.
 
     Clients train side by side, one on each core, so more threads would wait for each
-    other: a round of MobileNetV3-Small with 8 clients takes 0.8 of the processor time
-    with one (docs/results/benchmarks/tried.md). Without it, the rounding of a matrix
-    product depends on the number of cores, and so do results. Work without clients is
-    slower with it.
+    other: with one, a round of MobileNetV3-Small with 8 clients takes 20 % less
+    processor time (docs/results/benchmarks/tried.md). With more, the rounding of a
+    matrix product depends on the number of cores, and so do results. Work without
+    clients is slower with one.
     """
     # Too late if another run has been in this process, as in tests.
     with contextlib.suppress(RuntimeError):

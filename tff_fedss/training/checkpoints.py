@@ -35,7 +35,10 @@ class Checkpoints:
     """
 
     def __init__(self, folder: str | os.PathLike, keep: int = 2):
-        """Removes files that a killed program left half written, if there are any."""
+        """Removes files that a killed program left half written, if there are any.
+
+        The folder need not exist.
+        """
         self._folder = pathlib.Path(folder)
         self._keep = keep
         self._newest: int | None = None
@@ -43,11 +46,12 @@ class Checkpoints:
             path.unlink(missing_ok=True)
 
     def save(self, state: Any, round_num: int) -> None:
-        """Saves the state after a round, of a larger number at every call.
+        """Saves the state after `round_num` completed rounds, unless it is saved.
 
-        The state is any structure of arrays and of `models.ShardedMatrix`.
-        Raises InvalidInputError if there can be no such folder, RunStoppedError
-        if it cannot be written; earlier checkpoints stay.
+        The state is any structure of arrays and of `models.ShardedMatrix`. The number
+        must not fall from call to call: files of the smallest numbers are removed.
+        Raises InvalidInputError if there can be no such folder, RunStoppedError if it
+        cannot be written; earlier checkpoints stay.
         """
         if round_num == self._newest:
             return
@@ -88,9 +92,10 @@ class Checkpoints:
                     continue
                 try:
                     state = _read(path, structure)
-                except (ValueError, MemoryError) as error:
+                except ValueError as error:
                     what = f"the state of another model or version ({error})"
-                    raise InvalidInputError(f"{path} is {what}.") from error
+                    cure = "use the version in run.json, or another results folder"
+                    raise InvalidInputError(f"{path} is {what}: {cure}.") from error
             self._newest = round_num
             return state, round_num
         # Also if an earlier start has renamed the last of them.

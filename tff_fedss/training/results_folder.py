@@ -114,7 +114,7 @@ class ResultsFolder:
             # Checked again: the previous owner of the lock may have written here.
             _check_flags(self.path, self._flags)
             if self.result is not None:
-                what = "another process has just finished this run: run it again"
+                what = "another process has just finished this run: repeat the command"
                 raise InvalidInputError(f"{name}: {what} to see its result.")
             data = data or {}
             _check_data(self.path, data)

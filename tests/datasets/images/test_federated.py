@@ -157,11 +157,14 @@ def test_fingerprints_know_data_and_split(index, tmp_path):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"retrieval": True, "test": "images"}, "test=images is not possible here"),
+        ({"retrieval": True, "test": "images"}, "test=images is for classification"),
         ({"retrieval": True}, "'class 6' of the test is also trained"),
         ({"num_public_classes": 7}, "num_public_classes=7 must .* at most 6"),
-        ({"test": "clients", "test_share": 0.99}, "holds out all 4 clients"),
-        ({"validation_share": 0.99}, "leaves none of the 4 clients"),
+        (
+            {"test": "clients", "test_share": 0.99},
+            "leaves none of the 4 clients to train",
+        ),
+        ({"validation_share": 0.99}, "leaves no client to train, of 4"),
     ],
 )
 def test_bad_options_are_named(index, options, message):
