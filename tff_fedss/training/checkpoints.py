@@ -60,10 +60,11 @@ class Checkpoints:
         with files.replacing(self._path(round_num)) as temporary:
             files.write_npz(temporary, arrays)
             files.sync(temporary)
-        files.sync(self._folder)
-        self._newest = round_num
-        for old in self._rounds()[: -self._keep]:
-            self._path(old).unlink()
+        with files.writing(self._folder):
+            files.sync(self._folder)
+            self._newest = round_num
+            for old in self._rounds()[: -self._keep]:
+                self._path(old).unlink()
 
     def restore(self, structure: Any) -> tuple[Any, int] | None:
         """Reads the newest undamaged checkpoint.
