@@ -336,7 +336,7 @@ def test_less_than_nine_tenths_is_refused_unless_asked_for(tmp_path):
     total = model.count_params()
     loaded = total - 64 * 200 - 200
     assert loaded < 0.9 * total
-    with pytest.raises(models.PartialFitError) as error:
+    with pytest.raises(errors.InvalidInputError) as error:
         models.load_pretrained(model, tmp_path / "phi.h5")
     text = str(error.value)
     assert f"{loaded:,} of the {total:,} parameters of small_cnn" in text
@@ -367,7 +367,9 @@ def test_imagenet_files_pass_with_their_top(name, top, share, tmp_path):
     )
     model = models.mobilenet_v3((32, 32, 3), 64, size=name)
     if not top:
-        with pytest.raises(models.PartialFitError, match=r"Conv_2 \(not in the file\)"):
+        with pytest.raises(
+            errors.InvalidInputError, match=r"Conv_2 \(not in the file\)"
+        ):
             models.load_pretrained(model, tmp_path / "imagenet.h5")
     report = models.load_pretrained(
         model, tmp_path / "imagenet.h5", min_share=0.9 if top else 0.0

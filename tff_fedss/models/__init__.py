@@ -59,7 +59,6 @@ from tff_fedss.models.networks import (
 )
 from tff_fedss.models.pretrained import (
     LoadReport,
-    PartialFitError,
     fetch_imagenet,
     imagenet_file,
     load_pretrained,

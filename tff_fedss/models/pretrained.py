@@ -33,10 +33,6 @@ _MAX_NAMED = 3
 _NUM_HEAD_ARRAYS = 4
 
 
-class PartialFitError(InvalidInputError):
-    """A file that fits a smaller share of a model than required."""
-
-
 @dataclasses.dataclass(frozen=True)
 class LoadReport:
     """The report of `load_pretrained`.
@@ -140,10 +136,9 @@ def load_pretrained(
             0.69; a file for another alpha or size gives hardly any.
 
     Raises:
-        InvalidInputError: If the file is missing, cannot be read, does not fit, or has
-            values that are not finite. The model is then unchanged.
-        PartialFitError: If less than `min_share` of the model would be loaded. The
-            model is then unchanged.
+        InvalidInputError: If the file is missing, cannot be read, fits less than
+            `min_share` of the model, or has values that are not finite. The model is
+            then unchanged.
         ValueError: If called inside a graph, which would not change weights.
     """
     if not tf.executing_eagerly():
@@ -184,7 +179,7 @@ def load_pretrained(
     )
     share = report.num_loaded / report.num_parameters
     if share < min_share:
-        raise PartialFitError(
+        raise InvalidInputError(
             f"{path} has {report.num_loaded:,} of the {report.num_parameters:,} "
             f"parameters of {model.name}, {share:.1%}, less than the {min_share:.0%} "
             f"that a start needs: {_first_misfits(not_loaded)}."
