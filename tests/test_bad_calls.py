@@ -182,14 +182,14 @@ CALLS = [
         loss(KERAS.losses.SparseCategoricalCrossentropy(from_logits=True)),
         "loss_fn must be a function from .* found <keras",
     ),
-    (loss(lambda o, t, s: None), r"loss_fn must give one number .* found \(None"),
+    (loss(lambda o, t, s: None), r"loss_fn must give one number .* it gave None"),
     (loss(lambda o, t, s: o), "loss_fn must give one number for each example"),
     (loss(lambda o, t, s: t), "loss_fn must give one number .*int32"),
     # Server update and optimizers
     (lambda: ServerUpdate(algorithms.build_sparse_sgdm), "optimizer of ServerUpdate"),
     (lambda: ServerUpdate(client_weighting=lambda n: n * np.nan), "_weighting.*nan"),
     (lambda: ServerUpdate(client_weighting=lambda n: -n), "client_weighting.*-1"),
-    (lambda: ServerUpdate(client_weighting="examples"), "one of .*num_examples"),
+    (lambda: ServerUpdate(client_weighting="examples"), "must be of .*num_examples"),
     (
         lambda: ServerUpdate(phi_aggregator=tff.aggregators.SumFactory()),
         'phi_aggregator is a SumFactory.*client_weighting="uniform"',

@@ -122,7 +122,7 @@ def test_a_client_without_a_known_class_is_an_error():
         {f"client_{k}": (images, np.array([k], np.int32)) for k in range(3)}
     )
     dataset = make(train=train)
-    with pytest.raises(InvalidInputError, match="use a larger share"):
+    with pytest.raises(InvalidInputError, match="use a larger validation_share"):
         splits.hold_out_clients(dataset, 0.1, on_validation=True)
 
 

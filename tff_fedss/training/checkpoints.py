@@ -93,7 +93,7 @@ class Checkpoints:
                     continue
                 try:
                     state = _read(path, structure)
-                except ValueError as error:
+                except (ValueError, MemoryError) as error:
                     what = f"the state of another model or version ({error})"
                     cure = "use the version in run.json, or another results folder"
                     raise InvalidInputError(f"{path} is {what}: {cure}.") from error

@@ -159,7 +159,10 @@ def test_fingerprints_know_data_and_split(index, tmp_path):
     [
         ({"retrieval": True, "test": "images"}, "test=images is for classification"),
         ({"retrieval": True}, "'class 6' of the test is also trained"),
-        ({"num_public_classes": 7}, "num_public_classes=7 must .* at most 6"),
+        (
+            {"num_public_classes": 7},
+            "num_public_classes=7 must .* leave two of 8 classes",
+        ),
         (
             {"test": "clients", "test_share": 0.99},
             "leaves none of the 4 clients to train",
