@@ -109,13 +109,18 @@ ARCHIVES = [
 
 def _read(reader, fault, root):
     """Writes an archive with a fault, and reads it."""
-    read, file, content = READERS[reader]
+    _write(reader, fault, root)
+    read, file, _ = READERS[reader]
+    return read(root / "in" / file)
+
+
+def _write(reader, fault, root):
+    _, file, content = READERS[reader]
     members = [Member(name, value) for name, value in content.items()]
     write = hostile_archives.write_zip if ".zip" in file else hostile_archives.write_tar
     path = root / "in" / file
     path.parent.mkdir()
     write(path, fault(members, root / "elsewhere") if fault else members)
-    return read(path)
 
 
 def _outside(root):
@@ -425,8 +430,8 @@ _MOST_MEMORY = 10**9
 
 
 def _num_members(file):
-    """A compressed tar is a tar with a longer wait."""
-    return 1_000_000 if file.endswith((".zip", ".tar")) else 100_000
+    """A list of a million members of a tar takes 0.3 GB more."""
+    return 1_000_000 if file.endswith(".zip") else 200_000
 
 
 def _in_a_child(write):
@@ -445,9 +450,7 @@ def _in_a_child(write):
 
 def _measure(root):
     """Reads all that is above, in this process; prints what had most memory."""
-    for name in ("write_zip", "write_tar"):
-        write = getattr(hostile_archives, name)
-        setattr(hostile_archives, name, _in_a_child(write))
+    globals()["_write"] = _in_a_child(_write)
     os.environ["TFF_FEDSS_CACHE"] = str(root / "cache")
     (root / "cwd").mkdir()
     os.chdir(root / "cwd")
@@ -490,7 +493,7 @@ def _written(write, name, read, root):
 
 @pytest.mark.slow
 def test_none_of_them_takes_much_memory(tmp_path):
-    """With the limits as they are, and 1,000,000 members, in a process of their own."""
+    """With the limits as they are, and very many members, in a process of its own."""
     code = "import pathlib; from tests import test_unpacking; test_unpacking._measure("
     done = subprocess.run(
         [sys.executable, "-c", f"{code}pathlib.Path({str(tmp_path)!r}))"],
