@@ -1,6 +1,7 @@
 """Archives and models of others: read in memory, or refused in one line."""
 
 import contextlib
+import functools
 import io
 import json
 import multiprocessing
@@ -109,18 +110,16 @@ ARCHIVES = [
 
 def _read(reader, fault, root):
     """Writes an archive with a fault, and reads it."""
-    _write(reader, fault, root)
     read, file, _ = READERS[reader]
-    return read(root / "in" / file)
+    return _written(functools.partial(_write, reader, fault), file, read, root)
 
 
-def _write(reader, fault, root):
+def _write(reader, fault, path):
     _, file, content = READERS[reader]
     members = [Member(name, value) for name, value in content.items()]
     write = hostile_archives.write_zip if ".zip" in file else hostile_archives.write_tar
-    path = root / "in" / file
-    path.parent.mkdir()
-    write(path, fault(members, root / "elsewhere") if fault else members)
+    elsewhere = path.parents[1] / "elsewhere"
+    write(path, fault(members, elsewhere) if fault else members)
 
 
 def _outside(root):
@@ -434,29 +433,29 @@ def _num_members(file):
     return 1_000_000 if file.endswith(".zip") else 200_000
 
 
-def _in_a_child(write):
+def _write_in_a_child(reader, fault, path):
     """Writing a million members takes memory of its own."""
-
-    def written(*arguments):
-        child = multiprocessing.get_context("fork").Process(
-            target=write, args=arguments
-        )
-        child.start()
-        child.join()
-        assert child.exitcode == 0
-
-    return written
+    child = multiprocessing.get_context("fork").Process(
+        target=_write, args=(reader, fault, path)
+    )
+    child.start()
+    child.join()
+    assert child.exitcode == 0
 
 
 def _measure(root):
     """Reads all that is above, in this process; prints what had most memory."""
-    globals()["_write"] = _in_a_child(_write)
     os.environ["TFF_FEDSS_CACHE"] = str(root / "cache")
     (root / "cwd").mkdir()
     os.chdir(root / "cwd")
     cases = [
-        (f"{reader}: {fault}", _read, (reader, function))
-        for reader, (_, file, _) in READERS.items()
+        (
+            f"{reader}: {fault}",
+            functools.partial(_write_in_a_child, reader, function),
+            file,
+            read,
+        )
+        for reader, (read, file, _) in READERS.items()
         for fault, function in (
             *REFUSED.items(),
             *({} if ".zip" in file else REFUSED_TARS).items(),
@@ -464,24 +463,24 @@ def _measure(root):
         )
     ]
     cases += [
-        (f"{read.__name__}: {fault}", _written, (write, "round_1.npz", read))
+        (f"{read.__name__}: {fault}", write, "round_1.npz", read)
         for read in (training.read_arrays, _checkpoint, _into_small_model)
         for fault, (write, _) in ARRAYS.items()
     ]
     cases += [
-        (f"load_pretrained: {fault}", _written, (write, name, _into_small_model))
+        (f"load_pretrained: {fault}", write, name, _into_small_model)
         for fault, (name, write, _) in MODELS.items()
     ]
-    for number, (name, function, arguments) in enumerate(cases):
+    for number, (label, write, name, read) in enumerate(cases):
         (root / str(number)).mkdir()
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         with contextlib.suppress(InvalidInputError):
-            function(*arguments, root / str(number))
+            _written(write, name, read, root / str(number))
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         shutil.rmtree(root / str(number))
         shutil.rmtree(root / "cache", ignore_errors=True)
         if after > before or not number:
-            print(f"{after * 1024} {name}", flush=True)
+            print(f"{after * 1024} {label}", flush=True)
 
 
 def _written(write, name, read, root):

@@ -1,5 +1,6 @@
 """The flags of a program's runtime, devices and precision."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import TypeVar
@@ -166,7 +167,9 @@ def install(config: RuntimeConfig, has_clients: bool = True) -> Callable[[], Non
         InvalidInputError: If there is no such cluster.
     """
     if has_clients and not tf.config.get_visible_devices("GPU"):
-        runtime.use_one_thread_per_operation()
+        # Too late if another run has been in this process, as in tests.
+        with contextlib.suppress(RuntimeError):
+            runtime.use_one_thread_per_operation()
     if config.runtime == "native":
         runtime.set_native_context()
         return lambda: None

@@ -17,7 +17,6 @@ experiments/benchmarks/memory.py.
 
 import asyncio
 import concurrent.futures
-import contextlib
 import functools
 import os
 import threading
@@ -403,17 +402,15 @@ def _full_name(device: str) -> str:
 
 
 def use_one_thread_per_operation() -> None:
-    """Gives each operation on the CPU one thread, if TensorFlow has not yet begun.
+    """Gives each operation on the CPU one thread, before TensorFlow computes.
 
     Clients train side by side, one on each core, so more threads would wait for each
     other: with one, a round of MobileNetV3-Small with 8 clients takes 20 % less
     processor time (docs/results/benchmarks/tried.md). With more, the rounding of a
     matrix product depends on the number of cores, and so do results. Work without
-    clients is slower with one.
+    clients is slower with one. Raises RuntimeError if it is too late.
     """
-    # Too late if another run has been in this process, as in tests.
-    with contextlib.suppress(RuntimeError):
-        tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
 
 
 def set_in_process_context(*args: Any, **kwargs: Any) -> InProcessContext:
