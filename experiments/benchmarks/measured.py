@@ -30,7 +30,8 @@ class Config(config.Config):
 
 def write(folder: pathlib.Path, name: str, rows: pd.DataFrame, text: str) -> None:
     """Writes all digits of rows as NAME.csv, and a text and their table as NAME.md."""
-    table = rows.round(3).astype(object).fillna("").to_markdown(index=False)
+    shown = rows.round(3).astype(object).where(rows.notna(), "")
+    table = shown.to_markdown(index=False)
     files.write_text(folder / f"{name}.csv", rows.to_csv(index=False))
     files.write_text(folder / f"{name}.md", f"{text}\n\n{table}\n")
 

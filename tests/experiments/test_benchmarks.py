@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 import tensorflow_federated as tff
 
-from experiments.benchmarks import contest, growth, memory, table
+from experiments.benchmarks import contest, growth, memory, reading, table
 from experiments.benchmarks.workload import BATCH_SIZE, Workload
 from tests.experiments import fake_contender
 
@@ -281,3 +281,11 @@ def test_memory_is_measured(tmp_path, monkeypatch, in_process_context):
     (row,) = csv.DictReader((tmp_path / "memory.csv").open())
     assert (row["process"], row["rounds"]) == ("driver", "8")
     assert 100 < float(row["resident_mib"]) < 4000
+
+
+def test_reading_is_measured(tmp_path, monkeypatch):
+    monkeypatch.setenv("TFF_FEDSS_CACHE", "")  # It sets another, and does not reset it.
+    reading.main(reading.Config(output_dir=str(tmp_path), num_images=20))
+    kept, each_time = csv.DictReader((tmp_path / "reading.csv").open())
+    assert kept["images"] == "kept" and float(kept["3"]) > 0
+    assert each_time["images"] == "resized each time" and float(each_time["3"]) > 0

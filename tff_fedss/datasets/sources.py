@@ -326,8 +326,8 @@ def _lines(joined: np.ndarray) -> list[str]:
 
 def _unpacked(path: pathlib.Path, cache_dir: str | os.PathLike | None) -> pathlib.Path:
     """Returns the tar in a compressed tar, unpacked into the cache the first time."""
-    folder = pathlib.Path(cache_dir or default_cache_dir())
-    target = folder / f"{_digest([str(path.resolve())], file_states([path]))}.tar"
+    folder = cache_folder(cache_dir)
+    target = folder / f"{digest([str(path.resolve())], file_states([path]))}.tar"
     if target.exists():
         return target
     files.make_folder(folder, "the cache")
@@ -372,6 +372,11 @@ def default_cache_dir() -> pathlib.Path:
     return pathlib.Path(root) / "tff_fedss"
 
 
+def cache_folder(named: str | os.PathLike | None) -> pathlib.Path:
+    """Returns the named folder; None: the cache's."""
+    return pathlib.Path(named or default_cache_dir())
+
+
 def file_states(paths: Sequence[str | os.PathLike]) -> np.ndarray:
     """Returns sizes and times of change of files, int64[N, 2].
 
@@ -397,8 +402,8 @@ def kept(
         cache_dir: The folder; by default `default_cache_dir()`. If it is not writable,
             the arrays are made each time.
     """
-    folder = pathlib.Path(cache_dir or default_cache_dir())
-    path = folder / f"{_digest([kind, *names])}.npz"
+    folder = cache_folder(cache_dir)
+    path = folder / f"{digest([kind, *names])}.npz"
     # It compares the checksum of each array.
     with (
         contextlib.suppress(ValueError, KeyError, *DAMAGED),
@@ -415,8 +420,9 @@ def kept(
     return arrays
 
 
-def _digest(names: Sequence[str], states: np.ndarray | None = None) -> str:
-    digest = hashlib.sha256("\0".join(names).encode(errors="surrogateescape"))
+def digest(names: Sequence[str], states: np.ndarray | None = None) -> str:
+    """Returns a name for what is made of files, 16 hexadecimal digits."""
+    found = hashlib.sha256("\0".join(names).encode(errors="surrogateescape"))
     if states is not None:
-        digest.update(states.tobytes())
-    return digest.hexdigest()[:16]
+        found.update(states.tobytes())
+    return found.hexdigest()[:16]

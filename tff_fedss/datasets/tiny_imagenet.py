@@ -60,8 +60,8 @@ def load(
             their training and validation images are for retrieval among each other.
 
     Returns:
-        The data set. Classes are numbered in the order of their sorted wnids. Stored
-        images are string[], the bytes of a JPEG. The test images are those of the
+        The data set, see `images.federated.federated_dataset`. Classes are numbered in
+        the order of their sorted wnids. The test images are those of the
         validation set, of the classes that clients have.
     """
     images = open_index(data_dir)

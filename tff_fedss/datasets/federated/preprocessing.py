@@ -143,12 +143,17 @@ class Preprocessing:
         )
         return self._crop(example, top, left)
 
-    def _crop(self, example: Any, top: Any, left: Any) -> collections.OrderedDict:
-        image = self.read(example["image"])
+    def resize(self, image: tf.Tensor) -> tf.Tensor:
+        """Resizes an image to uint8[resize_size, resize_size, 3]."""
         size = [self.resize_size, self.resize_size]
+        if image.shape == [*size, 3]:
+            return image  # TensorFlow would compute the same pixels.
         resized = tf.image.resize(image, size, antialias=True)
-        cropped = resized[top : top + self.image_size, left : left + self.image_size]
         # Interpolation stays within the range of the image's values, up to rounding.
-        pixels = tf.saturate_cast(tf.round(cropped), tf.uint8)
+        return tf.saturate_cast(tf.round(resized), tf.uint8)
+
+    def _crop(self, example: Any, top: Any, left: Any) -> collections.OrderedDict:
+        resized = self.resize(self.read(example["image"]))
+        pixels = resized[top : top + self.image_size, left : left + self.image_size]
         pixels.set_shape([self.image_size, self.image_size, 3])
         return collections.OrderedDict(image=pixels, label=example["label"])

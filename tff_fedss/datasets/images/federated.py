@@ -16,7 +16,7 @@ from tff_fedss.datasets.federated import clients as client_data
 from tff_fedss.datasets.federated import partitioners, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
-from tff_fedss.datasets.images import index, layout
+from tff_fedss.datasets.images import index, layout, resized
 from tff_fedss.errors import InvalidInputError
 
 # Separates these draws from others with the same seed.
@@ -75,9 +75,8 @@ def load(
         seed: Seed of all draws; 0 <= seed < 2^63.
 
     Returns:
-        The data set. Classes that clients may have are numbered in the order of their
-        names. Stored images are string[], the bytes of a JPEG or PNG; pooled and test
-        images int64[], rows of `images`.
+        The data set, see `federated_dataset`. Classes that clients may have are
+        numbered in the order of their names.
     """
     splits.check_validation(validation_share, on_validation)
     rng = partitions.generator(seed, _PHILOX_STREAM)
@@ -261,24 +260,33 @@ def federated_dataset(
         name: The name of the data set; by default the index's.
 
     Returns:
-        The data set. Stored images are string[], the bytes of a JPEG or PNG; pooled and
-        held-out images int64[], rows of the index.
+        The data set. Stored images are string[], the bytes of a JPEG or PNG, or, if
+        that is less, uint8[resize_size, resize_size, 3], read from `ResizedImages`;
+        pooled and held-out images are int64[], rows of the index.
     """
+    preprocessing = Preprocessing(image_size, resize_size)
+    size = preprocessing.resize_size
+    if resized.ResizedImages.are_smaller(images, size):
+        store = resized.ResizedImages(images, preprocessing)
+        read_row, spec = store.pixels, tf.TensorSpec([size, size, 3], tf.uint8)
+    else:
+        read_row, spec = images.encoded, tf.TensorSpec([], tf.string)
 
     def read(stored: tf.Tensor) -> tf.Tensor:
-        if stored.dtype == tf.string:
-            return decode_image(stored)
-        content = tf.numpy_function(
-            lambda row: images.encoded(int(row)), [stored], tf.string
-        )
-        content.set_shape([])
-        return decode_image(content)
+        if stored.dtype == tf.int64:
+            row = stored
+            stored = tf.numpy_function(lambda k: read_row(int(k)), [row], spec.dtype)
+            stored.set_shape(spec.shape)
+        return decode_image(stored) if stored.dtype == tf.string else stored
 
     pool = concurrent.futures.ThreadPoolExecutor(os.cpu_count())
 
-    def encoded(rows: np.ndarray) -> np.ndarray:
-        contents = np.empty(len(rows), object)
-        contents[:] = list(pool.map(images.encoded, rows.tolist()))
+    def read_rows(rows: np.ndarray) -> np.ndarray:
+        contents = np.empty(
+            [len(rows), *spec.shape], object if spec.dtype == tf.string else np.uint8
+        )
+        for k, content in enumerate(pool.map(read_row, rows.tolist())):
+            contents[k] = content
         return contents
 
     def rows_dataset(rows: np.ndarray) -> tf.data.Dataset:
@@ -297,12 +305,10 @@ def federated_dataset(
         name=name or images.name,
         num_classes=num_classes,
         image_shape=(image_size, image_size, 3),
-        train=client_data.IndexedClientData(
-            partition, labels, encoded, tf.TensorSpec([], tf.string)
-        ),
+        train=client_data.IndexedClientData(partition, labels, read_rows, spec),
         test=held_out("test"),
         test_is_unseen=test_is_unseen,
-        preprocessing=Preprocessing(image_size, resize_size, read),
+        preprocessing=dataclasses.replace(preprocessing, read=read),
         pooled=lambda: rows_dataset(np.sort(rows) if is_pooled_in_order else rows),
         public=held_out("public"),
         unseen=held_out("unseen"),

@@ -122,14 +122,28 @@ class ImageIndex:
             cache_dir: The folder that keeps the results of checks; by default
                 `sources.default_cache_dir()`.
         """
-        source, path = self._source, self._source.path
         numbers = np.unique(self._files)
+        names, states = self._identity(numbers)
+        sources.kept("checked", names, states, lambda: self._check(numbers), cache_dir)
+
+    def identity(self) -> tuple[list[str], np.ndarray]:
+        """Returns the names of the files of all rows, and states that change with them.
+
+        The states are int64[..., 2].
+        """
+        return self._identity(self._files)
+
+    def _identity(self, numbers: np.ndarray) -> tuple[list[str], np.ndarray]:
+        source, path = self._source, self._source.path
         states = np.stack([source.sizes, source.stamps], 1)[numbers]
         if not path.is_dir():
             # Damage within an archive need not change its list of files.
             states = np.concatenate([sources.file_states([path]), states])
-        names = [str(path.resolve()), *(source.names[k] for k in numbers)]
-        sources.kept("checked", names, states, lambda: self._check(numbers), cache_dir)
+        return [str(path.resolve()), *(source.names[k] for k in numbers)], states
+
+    def mean_bytes(self) -> float:
+        """Returns the mean size of the images' files."""
+        return float(self._source.sizes[self._files].mean())
 
     def _check(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         self._source.check_names()

@@ -103,7 +103,9 @@ class _Records(sources.Source):
     ):
         self.label, self.path = label, pathlib.Path(path)
         self.names = [f"{name}:{row}" for row in range(len(index))]
-        self.sizes = index.records["length"]
+        self.sizes = index.records["length"].astype(np.int64)
+        changed = sources.file_states(index.paths)[:, 1]
+        self.stamps = changed[index.records["file"]]
         self._index, self._image_key = index, image_key
 
     def read(self, number: int) -> bytes:
