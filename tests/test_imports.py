@@ -25,21 +25,21 @@ def _modules(*tops):
     return modules
 
 
-def _imported(text, modules):
-    """The names of those modules that a module's text imports anywhere."""
-    found = set()
-    for node in ast.walk(ast.parse(text)):
+def _names(nodes, modules):
+    """The names of what statements of a module import, of these modules and others."""
+    for node in nodes:
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, "imports are absolute here"
             # What comes from a package may be a module, or something in __init__.py.
             below = [f"{node.module}.{alias.name}" for alias in node.names]
-            names = [name if name in modules else node.module for name in below]
-        else:
-            continue
-        found |= {name for name in names if name in modules}
-    return found
+            yield from (name if name in modules else node.module for name in below)
+
+
+def _imported(text, modules):
+    """The names of those modules that a module's text imports anywhere."""
+    return {*_names(ast.walk(ast.parse(text)), modules)} & {*modules}
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +118,26 @@ def test_what_federated_data_are_made_of_knows_no_source(imports):
     assert len(others) > 10
     others.remove("tff_fedss.datasets")
     assert not _arrows(imports, [federated, *shared], others)
+
+
+# A module, and what importing it does not import: what takes much time or memory and
+# serves few runs.
+HEAVY = ["matplotlib", "numba", "onnx", "onnxruntime", "ray", "sklearn", "tf2onnx"]
+UNUSED = [("tff_fedss.training", HEAVY), ("experiments.fedss.train", HEAVY)]
+
+
+@pytest.mark.parametrize("module, others", UNUSED)
+def test_what_few_runs_use_is_imported_when_it_is_used(module, others):
+    modules = _modules("tff_fedss", "experiments")
+    reached, waiting = set(), [module]
+    while waiting:
+        name = waiting.pop()
+        if name not in reached:
+            reached.add(name)
+            # A package is imported before what is in it.
+            waiting += [name.rpartition(".")[0]] if "." in name else []
+            if name in modules:
+                text = modules[name].read_text(encoding="utf-8")
+                waiting += _names(ast.parse(text).body, modules)
+    assert len(reached) > 50
+    assert not reached & set(others)

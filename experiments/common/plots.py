@@ -2,7 +2,8 @@
 
 The colors are Okabe and Ito's, which color-blind people can also distinguish; each has
 a line style and a marker, for grey prints and coinciding lines. A figure is a PNG and,
-beside it, a PDF; drawn again, both have the same bytes.
+beside it, a PDF; drawn again, both have the same bytes. Matplotlib, which takes time to
+import, is imported when something is drawn: at the end of a run.
 """
 
 import contextlib
@@ -11,17 +12,15 @@ import itertools
 import math
 import pathlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import matplotlib
-
-matplotlib.use("Agg")  # No screen is needed.
-
-import matplotlib.pyplot as plt
 import numpy as np
-from matplotlib import ticker
 
 from tff_fedss import files, training
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Blue, vermillion, green, purple, orange, sky; yellow is too light for a line.
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -31,7 +30,7 @@ _MARKERS = ("o", "s", "^", "D", "v", "P", "*")
 _LOOK = {
     "axes.axisbelow": True,
     "axes.grid": True,
-    "axes.prop_cycle": plt.cycler(color=COLORS),
+    "axes.prop_cycle": f"cycler(color={COLORS})",
     "axes.titlesize": "medium",
     "grid.alpha": 0.3,
     "hatch.linewidth": 0.8,
@@ -187,6 +186,11 @@ def figure(path: pathlib.Path, *grid: int, **options) -> Iterator[tuple]:
         *grid: Rows and columns of panels.
         **options: Options of `plt.subplots`.
     """
+    import matplotlib
+
+    matplotlib.use("Agg")  # No screen is needed.
+    from matplotlib import pyplot as plt
+
     options.setdefault("figsize", (6, 4))
     with plt.rc_context(_LOOK):
         drawn, axes = plt.subplots(*grid, layout="constrained", **options)
@@ -242,7 +246,7 @@ def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
     return True
 
 
-def draw_panel(axes: plt.Axes, panel: Panel) -> None:
+def draw_panel(axes: "Axes", panel: Panel) -> None:
     """Draws curves with their bands or error bars, and the paper's points."""
     for i, curve in enumerate(panel.curves):
         # Markers of one curve lie between those of the others.
@@ -279,8 +283,10 @@ def draw_panel(axes: plt.Axes, panel: Panel) -> None:
         axes.set_ylim(bottom=0)
 
 
-def log_axis(axes: plt.Axes, which: str) -> None:
+def log_axis(axes: "Axes", which: str) -> None:
     """Makes the axis "x" or "y" of a drawing logarithmic, with several ticks."""
+    from matplotlib import ticker
+
     getattr(axes, f"set_{which}scale")("log")
     axis = getattr(axes, f"{which}axis")
     low, high = axis.get_view_interval()
@@ -308,7 +314,7 @@ def _power(value: float) -> str:
     return f"${times}10^{{{exponent}}}$"
 
 
-def add_legend(drawn: plt.Figure, panels: Iterable[plt.Axes]) -> None:
+def add_legend(drawn: "Figure", panels: Iterable["Axes"]) -> None:
     """Puts one legend above all panels, unless no series has a label.
 
     Series with the same label are treated as one. It has as many columns as fit.

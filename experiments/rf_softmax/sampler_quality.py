@@ -35,6 +35,7 @@ from experiments.common import config, program
 from tff_fedss import files, samplers
 from tff_fedss.datasets.central import idx_files
 from tff_fedss.errors import InvalidInputError
+from tff_fedss.samplers.kernels import RandomFourierKernel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,7 +248,7 @@ def _fourier(
     h: np.ndarray, c: np.ndarray, tau: float, frequencies: int, seed: int
 ) -> np.ndarray:
     """Returns e^tau times the estimate of the Gaussian kernel with nu = tau."""
-    kernel = samplers.RandomFourierKernel(_TABLE_DIM, frequencies, tau, seed)
+    kernel = RandomFourierKernel(_TABLE_DIM, frequencies, tau, seed)
     chunk = max(2**24 // kernel.num_features, 1)
     products = [
         np.einsum(

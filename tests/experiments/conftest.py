@@ -3,8 +3,9 @@ import signal
 
 import numpy as np
 import pytest
+from matplotlib import pyplot as plt
 
-from experiments.common import plots, program
+from experiments.common import program
 from experiments.fedss import train
 
 
@@ -40,12 +41,12 @@ def run(request, server):
 def drawn(monkeypatch):
     """Keeps the panels of the figures that are drawn."""
     panels = []
-    subplots = plots.plt.subplots
+    subplots = plt.subplots
 
     def spy(*args, **kwargs):
         figure, axes = subplots(*args, **kwargs)
         panels.extend(np.ravel(axes))
         return figure, axes
 
-    monkeypatch.setattr(plots.plt, "subplots", spy)
+    monkeypatch.setattr(plt, "subplots", spy)
     return panels

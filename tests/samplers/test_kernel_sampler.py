@@ -4,12 +4,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from tff_fedss.samplers import (
-    KernelSampler,
-    QuadraticKernel,
-    RandomFourierKernel,
-    kernels,
-)
+from tff_fedss.samplers import kernels
+from tff_fedss.samplers.kernel_sampler import KernelSampler
+from tff_fedss.samplers.kernels import QuadraticKernel, RandomFourierKernel
 
 D, FAN_OUT = 6, 4
 KERNELS = {

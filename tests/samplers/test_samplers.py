@@ -3,6 +3,7 @@ import pytest
 import scipy.stats
 
 from tff_fedss import samplers
+from tff_fedss.samplers.kernels import RandomFourierKernel
 
 N, D, SCALE = 300, 5, 6.0
 
@@ -77,7 +78,7 @@ def kernel_weights(name, queries, options):
     if name == "quadratic":
         products = np.float64(queries) @ np.float64(EMBEDDINGS).T
         return options.alpha * products**2 + 1
-    features = samplers.RandomFourierKernel(
+    features = RandomFourierKernel(
         D, options.num_frequencies, options.nu, options.seed
     ).features
     return np.float64(features(queries)) @ np.float64(features(EMBEDDINGS)).T

@@ -2,8 +2,10 @@
 
 `sample_without_replacement` draws a client's negatives (FedSS). The `ClassSampler`s
 draw the negatives of sampled softmax, for each example or for a batch (RF-softmax);
-`SAMPLERS` has them by name. `ShardSampler` draws the rows of W in shards (Partial FC).
-`self_paced` selects the training examples of LEAP's two networks.
+`SAMPLERS` has them by name. Those with kernels are in `kernel_sampler`, which is
+imported when one is made: Numba, their compiler, takes 80 MB. `ShardSampler` draws the
+rows of W in shards (Partial FC). `self_paced` selects the training examples of LEAP's
+two networks.
 """
 
 from collections.abc import Callable
@@ -18,8 +20,6 @@ from tff_fedss.samplers.class_sampler import (
     FixedSampler,
     Negatives,
 )
-from tff_fedss.samplers.kernel_sampler import KernelSampler
-from tff_fedss.samplers.kernels import Kernel, QuadraticKernel, RandomFourierKernel
 from tff_fedss.samplers.shards import SAMPLINGS, ShardSample, ShardSampler
 from tff_fedss.samplers.uniform import sample_without_replacement
 
@@ -47,19 +47,23 @@ class SamplerOptions(NamedTuple):
     seed: int = 0
 
 
-def _quadratic(options: SamplerOptions) -> KernelSampler:
-    kernel = QuadraticKernel(options.embedding_dim, options.alpha)
+def _quadratic(options: SamplerOptions) -> ClassSampler:
+    from tff_fedss.samplers import kernel_sampler, kernels
+
+    kernel = kernels.QuadraticKernel(options.embedding_dim, options.alpha)
     # In a bucket a class costs d and not d^2 / 2: with d / 2 classes, bucket and node
     # cost the same (also the choice of Blanc and Steffen).
     leaf_size = options.leaf_size or max(options.embedding_dim // 2, 1)
-    return KernelSampler(options.num_classes, kernel, leaf_size)
+    return kernel_sampler.KernelSampler(options.num_classes, kernel, leaf_size)
 
 
-def _rff(options: SamplerOptions) -> KernelSampler:
-    kernel = RandomFourierKernel(
+def _rff(options: SamplerOptions) -> ClassSampler:
+    from tff_fedss.samplers import kernel_sampler, kernels
+
+    kernel = kernels.RandomFourierKernel(
         options.embedding_dim, options.num_frequencies, options.nu, options.seed
     )
-    return KernelSampler(options.num_classes, kernel, options.leaf_size)
+    return kernel_sampler.KernelSampler(options.num_classes, kernel, options.leaf_size)
 
 
 SAMPLERS: dict[str, Callable[[SamplerOptions], ClassSampler]] = {

@@ -11,7 +11,6 @@ from typing import Protocol
 
 import numpy as np
 import threadpoolctl
-from sklearn import cluster
 
 
 def select(
@@ -209,6 +208,8 @@ def build_index(
     with several, the order of additions and thus the clusters would vary. Labels
     are int32[N].
     """
+    from sklearn import cluster  # Takes seconds, and only LEAP needs it.
+
     assignments = np.zeros(len(labels), np.int32)
     centers = np.zeros(
         (num_classes * clusters_per_class, representations.shape[1]), np.float32
