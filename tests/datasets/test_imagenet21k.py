@@ -93,21 +93,6 @@ def test_every_training_image_is_in_exactly_one_client(prepared, classes, number
     assert test != sorted(test) and len({name[:9] for name in test[:10]}) > 5
 
 
-def test_images_that_are_ready(prepared):
-    dataset = _load(prepared, image_size=12, resize_size=16)
-    assert dataset.image_shape == (12, 12, 3)
-    client = dataset.train.client_ids[0]
-    for data, count in (
-        (dataset.client_examples(client, [1, 2]), dataset.num_examples(client)),
-        (dataset.test_examples(), dataset.test.num_examples),
-    ):
-        examples = list(data.as_numpy_iterator())
-        assert len(examples) == count
-        for example in examples:
-            assert example["image"].shape == (12, 12, 3)
-            assert example["image"].dtype == np.uint8
-
-
 def test_the_clients_are_a_function_of_the_seed(prepared):
     def rows(dataset):
         client = dataset.train.client_ids[2]
@@ -156,13 +141,6 @@ def test_the_paper_s_clients_from_the_sizes_of_the_classes():
     assert seen.all() and len(seen) == len(partition.order)
     for k in range(0, partition.num_clients, 50):
         assert len(np.unique(labels[partition.examples(k)])) == 20
-
-
-def test_the_number_of_clients_follows_the_number_of_images():
-    winter21 = np.full(19_167, 13_151_276 // 19_167)
-    assert imagenet21k.default_num_clients(winter21) == pytest.approx(23_790, abs=20)
-    # Every class finds a place: 45 classes need three clients of 20.
-    assert imagenet21k.default_num_clients(np.full(45, 10)) == 3
 
 
 # Bad input.

@@ -79,19 +79,6 @@ def test_test_images(dataset, miniature):
     assert dataset.test.num_examples == len(labels) == 6
 
 
-def test_pooled_examples_are_those_of_all_clients(dataset, miniature):
-    pooled = dataset.pooled_examples()
-    assert int(pooled.cardinality()) == 12
-    ready = pooled.map(lambda example: dataset.ready(example, SEED))
-    found = [
-        (landmarks_images.number_of(e["image"]), e["label"])
-        for e in ready.as_numpy_iterator()
-    ]
-    ids = [i for image_ids in miniature.clients.values() for i in image_ids]
-    expected = [(miniature.numbers[i], miniature.classes[i]) for i in ids]
-    assert sorted(found) == sorted(expected)
-
-
 def _sum(data):
     """Decodes, and sums (1, label, mean pixel) over the examples."""
 
@@ -152,16 +139,6 @@ def test_mini_split(cache):
     for data_dir in (cache.parent, mini):
         dataset = landmarks.load(data_dir, split="23k", image_size=8)
         assert dataset.num_classes == 203 and dataset.num_clients == 3
-
-
-def test_images_left_out_knowingly(tmp_path):
-    source = landmarks_images.make(tmp_path / "source")
-    gone, gone_test = source.clients["7"][1], source.test[0]
-    for image_id in (gone, gone_test):
-        (source.image_dir / f"{image_id}.jpg").unlink()
-    assert landmarks_images.prepare(source, tmp_path, "--allow_missing") == 0
-    dataset = landmarks.load(tmp_path, image_size=8)
-    assert dataset.num_examples("7") == 4 and dataset.test.num_examples == 5
 
 
 # Bad input: one clear line.

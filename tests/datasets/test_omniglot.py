@@ -154,11 +154,6 @@ def load(all_drawings, monkeypatch):
     return functools.partial(omniglot.load, "already read", image_size=_SIDE)
 
 
-@pytest.fixture
-def mixed(load):
-    return load()
-
-
 @pytest.mark.parametrize("partition", omniglot.PARTITIONS)
 def test_every_training_drawing_is_in_exactly_one_client(load, partition):
     dataset = load(partition=partition)
@@ -175,25 +170,8 @@ def test_every_training_drawing_is_in_exactly_one_client(load, partition):
     np.testing.assert_array_equal(np.sort(np.concatenate(numbers)), expected)
 
 
-def test_mixed_clients_hold_twenty_classes_and_five_drawings_of_each(mixed):
-    assert mixed.num_clients == 99 and mixed.num_classes == 659
-    for client in mixed.train.client_ids:
-        images, labels = mixed.train.client_arrays(client)
-        _, counts = np.unique(labels, return_counts=True)
-        assert len(counts) in (19, 20) and set(counts) <= {5, 6}
-        assert (np.diff(labels) < 0).sum() > 20, "not sorted by class"
-    # Not IID, and not the same twenty classes again in another share.
-    first = mixed.positives("client_00")
-    overlaps = [
-        len(np.intersect1d(first, mixed.positives(k)))
-        for k in mixed.train.client_ids[1:]
-    ]
-    assert max(overlaps) < 10
-
-
-def test_mixed_partition_is_deterministic_in_its_seed(load, mixed):
-    again = load()
-    other = load(seed=1)
+def test_mixed_partition_is_deterministic_in_its_seed(load):
+    mixed, again, other = load(), load(), load(seed=1)
     client = "client_42"
     images, labels = mixed.train.client_arrays(client)
     np.testing.assert_array_equal(images, again.train.client_arrays(client)[0])
@@ -211,20 +189,6 @@ def test_drawer_clients_are_one_person_each(load):
         alphabets = {_path(n // 20 + 1, 1).split("/")[0] for n in numbers}
         assert client.startswith(alphabets.pop()) and not alphabets
         assert len(np.unique(labels)) == len(labels)
-
-
-def test_chunks_have_a_character_on_one_or_two_clients(load):
-    dataset = load(partition="chunks")
-    assert dataset.num_clients == 106  # Of 659 x 16 drawings, a hundred each.
-    sizes = [dataset.num_examples(k) for k in dataset.train.client_ids]
-    assert sizes == [100] * 105 + [44]
-    clients_of = np.zeros(659, int)
-    for client in dataset.train.client_ids:
-        images, labels = dataset.train.client_arrays(client)
-        np.testing.assert_array_equal(labels, _numbers(images) // 20 - 964)
-        clients_of[dataset.positives(client)] += 1
-        assert len(dataset.positives(client)) <= 8
-    assert set(clients_of) == {1, 2} and (clients_of == 2).sum() <= 105
 
 
 def test_test_drawers_are_held_out(load):
@@ -303,36 +267,11 @@ def test_each_turn_of_a_character_is_a_class(load):
         (dataset.test, 964, 659 * 4 * 4),
         (dataset.public, 0, 964 * 20 * 4),
     ):
-        images, labels = _stack(held_out.data)
-        assert held_out.num_examples == len(images) == count
+        assert held_out.num_examples == int(held_out.data.cardinality()) == count
+        images, labels = _stack(held_out.data.shard(11, 0))  # All takes 30 s.
         numbers = _untwisted(images, labels)
         np.testing.assert_array_equal(labels // 4, numbers // 20 - first)
     assert dataset.public.num_classes == 964 * 4
-
-
-@pytest.mark.parametrize(
-    ("arguments", "num_classes", "num_tests"),
-    [
-        ({"characters": "all"}, 6492, 6492 * 4),
-        ({"retrieval": True, "partition": "chunks"}, 3856, 659 * 4 * 20),
-    ],
-)
-def test_turns_of_all_characters_and_for_retrieval(
-    load, arguments, num_classes, num_tests
-):
-    dataset = load(rotations=True, **arguments)
-    assert dataset.num_classes == num_classes
-    assert dataset.test.num_examples == num_tests
-    assert dataset.public.num_classes == 1000
-
-
-def test_public_images_are_the_background_characters(mixed):
-    images, labels = _stack(mixed.public.data)
-    numbers = _numbers(images)
-    np.testing.assert_array_equal(np.sort(numbers), np.arange(964 * 20))
-    np.testing.assert_array_equal(labels, numbers // 20)
-    assert mixed.public.num_classes == 964
-    assert mixed.public.num_examples == 964 * 20
 
 
 # Bad input: one clear line, and nothing written.
@@ -366,21 +305,6 @@ def test_one_drawing_missing(miniature, tmp_path):
     assert "1200_02.png" in message
 
 
-def test_two_different_drawings_under_one_number(tmp_path):
-    files = {"a/Greek/character01/0394_01.png": _png(1)}
-    files["b/Greek/character01/0394_01.png"] = _png(2)
-    own_images.write(tmp_path, files)
-    message = _error(tmp_path)
-    assert all(name in message for name in files) and "differ" in message
-
-
-def test_drawings_smaller_than_image_size(miniature, tmp_path):
-    own_images.write(tmp_path / "omniglot.zip", miniature)
-    message = _error(tmp_path, image_size=28)
-    assert _path(1, 1) in message
-    assert "5x5 pixels" in message and "image_size=28" in message
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -395,16 +319,6 @@ def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):
 
 
 # The download through TFDS, without a connection.
-
-
-def test_failed_download_names_the_other_way(monkeypatch, tmp_path):
-    def fail(self, urls):
-        raise ConnectionError("no route\nto host")
-
-    monkeypatch.setattr(tfds.download.DownloadManager, "download", fail)
-    with pytest.raises(errors.InvalidInputError, match="no route.*`data_dir`") as error:
-        omniglot._downloaded(str(tmp_path))
-    assert "\n" not in str(error.value)
 
 
 # The real drawings.
@@ -435,20 +349,6 @@ def test_real_omniglot(real, name):
     # Ink is bright, and little.
     ink = np.concatenate(images).mean(axis=(1, 2, 3)) / 255
     assert ink.min() > 0.001 and ink.max() < 0.5 and 0.05 < ink.mean() < 0.2
-
-
-@pytest.mark.slow
-def test_both_real_archives_show_the_same_drawings(real):
-    """The two were made by different people: their numbering must be the same."""
-    coarse, fine = real["omniglot28"], real["omniglot105"]
-    assert coarse.train.client_ids == fine.train.client_ids
-    for client in coarse.train.client_ids[::10]:
-        a, labels = coarse.train.client_arrays(client)
-        b, same_labels = fine.train.client_arrays(client)
-        np.testing.assert_array_equal(labels, same_labels)
-        pairs = zip(a.reshape(len(a), -1), b.reshape(len(b), -1))
-        similar = [np.corrcoef(x, y)[0, 1] for x, y in pairs]
-        assert np.median(similar) > 0.8 and min(similar) > 0.4
 
 
 @pytest.mark.slow

@@ -49,13 +49,6 @@ def test_a_compressed_tar_is_unpacked_and_listed_once(tmp_path, monkeypatch):
     assert len(list(cache.glob("*.tar"))) == 2
 
 
-def test_a_folder_with_one_archive_stands_for_it(tmp_path):
-    folder = own_images.write(tmp_path / "data", CONTENTS)
-    shutil.make_archive(tmp_path / "outer" / "packed", "zip", folder)
-    (tmp_path / "outer" / "README.md").write_text("about it")
-    assert sources.open_source(tmp_path / "outer").names == sorted(CONTENTS)
-
-
 def load(path, cache):
     return images.load_index(path, cache_dir=cache)
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from tff_fedss.datasets import splits, synthetic
+from tff_fedss.datasets import splits
 from tff_fedss.datasets.federated.clients import (
     InMemoryClientData,
 )
@@ -39,11 +39,6 @@ def examples_of(data):
 
 def of_client(dataset, client_id):
     return examples_of(dataset.train.create_tf_dataset_for_client(client_id))
-
-
-def test_no_share_changes_nothing():
-    dataset = make()
-    assert splits.hold_out_clients(dataset, 0.0) is dataset
 
 
 def test_validation_clients_train_nothing_and_leave_the_test():
@@ -93,14 +88,6 @@ def test_their_known_classes_take_the_place_of_the_test():
     assert f"left out: {len(theirs) - len(expected)} of their images" in apart.note
 
 
-def test_classes_that_nobody_has_are_a_test_too():
-    unseen = HeldOut.from_arrays(np.zeros([4, 2, 2, 1], np.uint8), np.arange(4) // 2)
-    dataset = make(unseen=unseen)
-    assert splits.hold_out_clients(dataset, 0.4).unseen is unseen
-    measured = splits.hold_out_clients(dataset, 0.4, on_validation=True)
-    assert measured.unseen is None
-
-
 def test_retrieval_takes_all_of_their_images():
     dataset = make(test_is_unseen=True)
     apart = splits.hold_out_clients(dataset, 0.4, on_validation=True)
@@ -124,18 +111,6 @@ def test_a_client_without_a_known_class_is_an_error():
     dataset = make(train=train)
     with pytest.raises(InvalidInputError, match="use a larger validation_share"):
         splits.hold_out_clients(dataset, 0.1, on_validation=True)
-
-
-def test_drawn_images_are_held_out_alike():
-    dataset = synthetic.glyphs(60, num_public_classes=0)
-    apart = splits.hold_out_clients(dataset, 0.2, on_validation=True)
-    assert apart.num_clients == dataset.num_clients - 2 == 10
-    held = sorted({*dataset.train.client_ids} - {*apart.train.client_ids})
-    expected = [example for name in held for example in of_client(dataset, name)]
-    assert examples_of(apart.test_examples()) == expected
-    assert apart.test.num_examples == sum(map(dataset.num_examples, held))
-    sizes = [len(apart.positives(name)) for name in apart.train.client_ids]
-    assert apart.max_positives == max(sizes)
 
 
 def test_fingerprints_know_the_validation_clients():

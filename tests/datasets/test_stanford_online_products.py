@@ -219,21 +219,6 @@ def test_the_written_partition_is_the_one_that_load_makes(
     ]
 
 
-def test_clients_of_any_name_and_order(partition_csv, prepared):
-    path, lines = partition_csv
-    rows = [line.split(",") for line in lines[1:]]
-    rng = np.random.default_rng(0)
-    expected = collections.defaultdict(list)
-    with path.open("w") as file:
-        file.write("class,image_id,user_id\n")
-        for row in rng.permutation(len(rows)):
-            _, image_id, class_name = rows[row]
-            user = "uvw"[int(image_id) % 3]
-            file.write(f"{class_name},{image_id},{user}\n")
-            expected[user].append(int(image_id))
-    assert _clients(sop.load(prepared, image_size=8, clients_csv=path)) == expected
-
-
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

@@ -3,14 +3,12 @@
 import collections
 import functools
 import hashlib
-import io
 import itertools
 import pathlib
 import tempfile
 
 import numpy as np
 import pytest
-import tensorflow as tf
 from PIL import Image
 
 from tests.datasets.images import own_images
@@ -130,11 +128,6 @@ def dataset(folder):
 # Layouts.
 
 
-def test_folder_and_its_parent(folder, dataset):
-    assert _digest(_load(folder / _ROOT)) == _digest(dataset)
-    assert _digest(_load(str(folder))) == _digest(dataset)
-
-
 def test_archive_and_its_folder(miniature, dataset, tmp_path):
     path = tmp_path / "tiny-imagenet-200.zip"
     # In another order, with folders.
@@ -234,20 +227,6 @@ def test_unseen_classes_are_held_by_nobody(folder, dataset):
 # On the way to the model.
 
 
-def test_images_are_decoded_resized_and_cropped(dataset):
-    assert dataset.image_shape == (14, 14, 3)
-    assert dataset.preprocessing.resize_size == 16
-    stored = _stored(dataset.train.create_tf_dataset_for_client("client_2"))
-    ready = list(dataset.client_examples("client_2", np.array([1, 2], np.int32)))
-    assert len(ready) == 8
-    for (encoded, label), example in zip(stored, ready, strict=True):
-        assert example["image"].shape == (14, 14, 3)
-        assert example["image"].dtype == tf.uint8 and example["label"] == label
-        # Constant in each half: the last row is of the lower one, wherever the crop is.
-        pixels = np.asarray(Image.open(io.BytesIO(encoded)).convert("RGB"))
-        np.testing.assert_allclose(example["image"][-1, 0], pixels[-1, 0], atol=3)
-
-
 # Bad input: one clear line.
 
 
@@ -291,15 +270,6 @@ def test_annotation_that_does_not_fit(error_of, number, line, reason):
     assert reason in message
 
 
-def test_annotations_of_no_image_or_of_one_twice(error_of, miniature):
-    more = miniature[_ANNOTATIONS] + b"val_77.JPEG\tn01443537\n"
-    message = error_of({_ANNOTATIONS: more})
-    assert "val_annotations.txt:13: there is no file" in message
-    twice = miniature[_ANNOTATIONS] + b"val_0.JPEG\tn02124075\n"
-    message = error_of({_ANNOTATIONS: twice})
-    assert "val_0.JPEG' is already in " in message
-
-
 @pytest.mark.parametrize(
     ("wnids", "message"),
     [
@@ -331,14 +301,3 @@ def test_real_archive(real):
     np.testing.assert_array_equal(np.bincount(labels), [100] * 200)
     test_labels = [int(e["label"]) for e in real.test.data]
     np.testing.assert_array_equal(np.bincount(test_labels), [50] * 200)
-
-
-def test_real_images_are_as_published(real, test_data):
-    index = tiny_imagenet.open_index(test_data / "tiny-imagenet-sub")
-    headers = [Image.open(io.BytesIO(index.encoded(k))) for k in range(len(index))]
-    assert collections.Counter(h.mode for h in headers) == {"L": 548, "RGB": 29_452}
-    assert {h.size for h in headers} == {(64, 64)}
-    batch = next(iter(real.test_examples().batch(500)))
-    assert batch["image"].shape == (500, 64, 64, 3)
-    # The middle grey of photographs, with much contrast.
-    assert 90 < np.mean(batch["image"]) < 140 and np.std(batch["image"]) > 50

@@ -81,12 +81,6 @@ def test_crops_have_the_areas_and_ratios_that_were_asked_for():
         assert share.min() == 0 and share.max() == 1
 
 
-def test_a_crop_that_cannot_fit_is_cut_to_the_image():
-    for seed in range(20):
-        top, left, height, width = augmentation.random_box(2, 400, [seed, 0]).numpy()
-        assert height <= 2 and top + height <= 2 and left + width <= 400
-
-
 def test_a_crop_is_resized_as_pillow_does(images):
     views = augmentation.TwoViews(5, blur=False)
     for seed in range(5):
@@ -182,12 +176,6 @@ def moved(image, down, right):
     return result
 
 
-def test_nothing_is_changed_by_none():
-    result = augmentation.AUGMENTATIONS["none"](batch(), SEED)
-    assert result.dtype == tf.float32
-    np.testing.assert_array_equal(result, batch())
-
-
 def test_flips_and_moves_are_exact_and_all_of_them_occur():
     change = augmentation.Augmentation(True, True, shift=1)
     seen = set()
@@ -207,15 +195,6 @@ def test_flips_and_moves_are_exact_and_all_of_them_occur():
         assert len(matches) == 1
         seen.add(matches[0])
     assert len(seen) == 36
-
-
-def test_a_flip_alone_moves_nothing():
-    before = batch(60, side=8)
-    after = augmentation.Augmentation(horizontal_flip=True)(before, SEED).numpy()
-    is_same = np.isclose(after, before, atol=1e-3).all((1, 2, 3))
-    is_mirrored = np.isclose(after, before[:, :, ::-1], atol=1e-3).all((1, 2, 3))
-    assert (is_same ^ is_mirrored).all()
-    assert 15 < is_same.sum() < 45
 
 
 def test_rotations_keep_the_middle_and_stay_below_their_limit():

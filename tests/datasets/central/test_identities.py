@@ -24,21 +24,6 @@ def test_a_stream_of_mini_batches_goes_through_whole_epochs():
     assert (identities.epoch_positions(3, size, total, seed=6) != again).any()
 
 
-def test_arrays_are_given_as_they_are():
-    images = np.arange(12, dtype=np.uint8).reshape(6, 2)
-    labels = np.array([0, 0, 1, 1, 2, 2])
-    data = identities.ArrayIdentities(
-        "toy", (images, labels), (images[:3], labels[:3] + 3), "a note"
-    )
-    assert data.num_classes == 3 and data.test_is_unseen
-    assert data.summary.endswith("6 training and 3 test images, a note")
-    for number in range(4):
-        examples, found = data.batch(number, 4, seed=0)
-        assert found.dtype == np.int32
-        np.testing.assert_array_equal(found, labels[examples[:, 0] // 2])
-    np.testing.assert_array_equal(data.test_examples(1, 9), images[1:3])
-
-
 def test_a_generated_identity_is_a_fixed_normal_point():
     data = identities.GeneratedIdentities(10**12)
     ids = np.array([0, 1, 10**12 - 1, 0])
@@ -145,16 +130,6 @@ def test_a_given_test_is_taken_as_it_is(tmp_path):
     assert data.test_labels.tolist() == [3, 3, 4, 4]
 
 
-def test_other_images_of_the_same_identities(tmp_path):
-    names = [f"{c}/{i}.png" for c in "abc" for i in range(6)]
-    folder = own_images.write(tmp_path, own_images.images(*names))
-    data = load(folder, test="images", test_share=0.4)
-    assert data.num_classes == 3 and not data.test_is_unseen
-    assert data.test_labels.tolist() == [0, 0, 1, 1, 2, 2]
-    with pytest.raises(InvalidInputError, match="use a larger test_share"):
-        load(folder, test="images", test_share=0.1)
-
-
 def test_the_share_of_held_out_identities(tmp_path):
     names = [f"{c}/{i}.png" for c in "abcdefghij" for i in range(2)]
     folder = own_images.write(tmp_path, own_images.images(*names))
@@ -162,9 +137,3 @@ def test_the_share_of_held_out_identities(tmp_path):
     assert load(folder, test_share=0.5).num_classes == 5
     with pytest.raises(InvalidInputError, match="10 identities, 10 of two"):
         load(folder, test_share=0.9)
-
-
-def test_folders_without_identities_are_named(tmp_path):
-    own_images.write(tmp_path, own_images.images("a/1.png", "a/2.png", "b/1.png"))
-    with pytest.raises(InvalidInputError, match="2 identities, 1 of two"):
-        load(tmp_path)

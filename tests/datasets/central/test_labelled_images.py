@@ -11,7 +11,7 @@ from tests import labelled_blobs
 from tests.datasets.images import own_images, small_faces
 from tff_fedss import memory
 from tff_fedss.datasets import images
-from tff_fedss.datasets.central import labelled_images
+from tff_fedss.datasets.central import labelled_images, public_images
 from tff_fedss.errors import InvalidInputError
 
 _SIDE = 8
@@ -72,17 +72,9 @@ def test_tiny_imagenet_as_it_is_published(tmp_path):
     assert smaller.image_shape == (4, 4, 3)
 
 
-@pytest.mark.parametrize("name", ["a.tar.gz", "a.zip"])
-@pytest.mark.parametrize("names_folder", [True, False])
-def test_an_archive(tmp_path, name, names_folder):
-    path = own_images.write(tmp_path / name, files("deep/down/", "val"))
-    check(labelled_images.load("cifar10", tmp_path if names_folder else path))
-
-
-def test_images_are_resized_and_made_grey(tmp_path):
-    own_images.write(tmp_path, {**files(), "train/cat/9.png": png(9, (9, 7))})
-    data = labelled_images.load("mnist", tmp_path, image_size=4)
-    assert data.train_images.shape == (7, 4, 4, 1)
+def test_an_archive(tmp_path):
+    own_images.write(tmp_path / "a.zip", files("deep/down/", "val"))
+    check(labelled_images.load("cifar10", tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -99,24 +91,6 @@ def test_bad_images_are_named(tmp_path, changed, message):
     own_images.write(tmp_path, {**files(), **changed})
     with pytest.raises(InvalidInputError, match=f"data_dir={tmp_path}.*{message}"):
         labelled_images.load("cifar10", tmp_path)
-
-
-def test_a_part_that_is_missing_is_named(tmp_path):
-    images = {name: c for name, c in files().items() if name.startswith("test")}
-    own_images.write(tmp_path, images)
-    with pytest.raises(InvalidInputError, match="expected train/CLASS/IMAGE"):
-        labelled_images.load("cifar10", tmp_path)
-
-
-def test_bad_arguments_are_named(tmp_path):
-    for arguments, message in (
-        (("cifar",), "'cifar' must be one of mnist, "),
-        (("cifar10", tmp_path / "no"), "no does not exist"),
-        (("imagenette", tmp_path), "differ in size"),
-        (("tiny_imagenet",), "`data_dir` must name a folder"),
-    ):
-        with pytest.raises(InvalidInputError, match=message):
-            labelled_images.load(*arguments)
 
 
 def idx_files(prefix, num_images, first=0):
@@ -286,3 +260,52 @@ def test_what_memory_cannot_hold_is_refused_before_it_is_decoded(tmp_path, monke
     assert len(decoded) == 1
     monkeypatch.setattr(memory, "available_bytes", lambda: 20 * 3 * 100**2)
     assert len(labelled_images.from_index(index, image_size=100).train_labels) == 16
+
+
+# --- Public images ----------------------------------------------------------------
+
+
+def source(name, num_classes, per_class, shape=(2, 2, 3), offset=0):
+    """Images whose pixels are the number of their class, plus an offset."""
+    labels = np.tile(np.arange(num_classes, dtype=np.int32), per_class)
+    images = np.broadcast_to(
+        (labels + offset)[:, None, None, None], (len(labels), *shape)
+    )
+    return public_images.Source(name, images.astype(np.uint8), labels, num_classes)
+
+
+def test_sources_follow_each_other_and_no_class_is_lost():
+    data = public_images.put_together([source("a", 3, 4), source("b", 2, 5, offset=9)])
+    assert data.num_classes == 5
+    assert len(data.probe_labels) == 0
+    pixels = data.train_images[:, 0, 0, 0]
+    expected = {0: 0, 1: 1, 2: 2, 3: 9, 4: 10}
+    assert [expected[label] for label in data.train_labels] == list(pixels)
+    assert data.train_labels.dtype == np.int32
+    assert "a (3 classes, 12 images) and b (2 classes, 10 images)" in data.summary()
+
+
+def test_what_the_probe_has_is_not_trained():
+    sources = [source("a", 10, 4), source("b", 2, 5, offset=100)]
+    data = public_images.put_together(sources, num_probe_classes=3, seed=1)
+    trained = set(data.train_images[:, 0, 0, 0])
+    probed = set(data.probe_images[:, 0, 0, 0])
+    assert len(probed) == 3 and probed < set(range(10))
+    assert trained == set(range(10)) - probed | {100, 101}
+    assert sorted(set(data.probe_labels)) == [0, 1, 2]
+    assert (
+        sorted(set(data.train_labels))
+        == list(range(9))
+        == list(range(data.num_classes))
+    )
+    again = public_images.put_together(sources, num_probe_classes=3, seed=1)
+    assert again.fingerprint() == data.fingerprint()
+    other = public_images.put_together(sources, num_probe_classes=3, seed=2)
+    assert set(other.probe_images[:, 0, 0, 0]) != probed
+
+
+def test_what_does_not_go_together_is_refused():
+    with pytest.raises(
+        InvalidInputError, match="num_probe_classes=2 must be at least 0"
+    ):
+        public_images.put_together([source("a", 3, 4)], num_probe_classes=2)

@@ -102,12 +102,3 @@ def test_a_list_that_is_wrong_is_refused(folder, change, message):
     with pytest.raises(InvalidInputError) as error:
         LfwPairs(folder / "pairs.txt", folder, image_size=16)
     assert message in str(error.value)
-
-
-def test_files_that_cannot_be_read_are_named(folder):
-    with pytest.raises(InvalidInputError, match="nowhere.txt cannot be read"):
-        LfwPairs(folder / "nowhere.txt", folder, image_size=16)
-    (folder / "Bob" / "Bob_0001.png").write_bytes(b"no image")
-    pairs = LfwPairs(folder / "pairs.txt", folder, image_size=16)
-    with pytest.raises(InvalidInputError, match="Bob_0001.png is unreadable"):
-        pairs.images(0, 7)

@@ -136,12 +136,6 @@ def test_other_inputs_than_images(dtype, shape):
     assert 0 <= task.evaluate(run.weights)["top1"] <= 1
 
 
-def test_client_data_for_the_test():
-    data = in_memory(None)
-    dataset = FederatedDataset.from_client_data(data, data)
-    assert dataset.test.num_examples == 303
-
-
 def test_examples_of_other_structure():
     pixels = {
         client_id: collections.OrderedDict(
@@ -172,17 +166,3 @@ def test_clients_without_examples_are_left_out():
     dataset = FederatedDataset.from_client_data(picky, data)
     assert dataset.train.client_ids == ["ann"] and dataset.num_clients == 1
     assert set(of_clients(dataset)) == {"ann"}
-
-
-@pytest.mark.parametrize(
-    "clients, test, options, message",
-    [
-        ({"a": (np.zeros((2, 4, 5, 3)), [0, 1])}, TEST, {}, "has images float64"),
-        ({"a": (TEST[0], TEST[1] / 1)}, TEST, {}, "and labels float64"),
-        ({"a": (TEST[0], [0, 1, 2, -1])}, TEST, {}, "whole numbers from 0 on"),
-        (CLIENTS, (TEST[0] / np.float32(1), TEST[1]), {}, r"expected uint8\[N, 4"),
-    ],
-)
-def test_bad_arrays_are_named(clients, test, options, message):
-    with pytest.raises(InvalidInputError, match=message):
-        FederatedDataset.from_arrays(clients, test, **options)

@@ -3,14 +3,9 @@ import collections
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from PIL import Image
 
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
-
-
-def encoded(image, **options):
-    return tf.io.encode_jpeg(image, quality=100, **options).numpy()
 
 
 @pytest.fixture(scope="module")
@@ -79,40 +74,6 @@ def test_training_takes_windows_that_the_seed_decides(photographs, stored):
     }
     # Examples of one client are cut independently of each other.
     assert len({tuple(each) for each in seen}) > 30
-
-
-def test_gray_and_cmyk_become_rgb():
-    gray = np.full([20, 20, 1], 77, np.uint8)
-    data = tf.data.Dataset.from_tensors(
-        collections.OrderedDict(image=encoded(gray), label=np.int32(0))
-    )
-    (example,) = Preprocessing(8, 10).evaluation(data).as_numpy_iterator()
-    np.testing.assert_array_equal(example["image"], np.full([8, 8, 3], 77))
-
-
-def test_equal_sizes_leave_pixels_alone(photographs, stored):
-    data = Preprocessing(64, 64).evaluation(stored)
-    second = list(data.as_numpy_iterator())[1]["image"]
-    np.testing.assert_array_equal(second, photographs[1])
-
-
-def test_a_worker_decodes_and_crops_as_this_process_does(stored):
-    data = Preprocessing(14, 16).training(stored, np.array([3, 4], np.int32))
-
-    @tff.tensorflow.computation(
-        tff.SequenceType(
-            collections.OrderedDict(
-                image=tff.TensorType(np.uint8, [14, 14, 3]),
-                label=tff.TensorType(np.int32),
-            )
-        )
-    )
-    def stack(data):
-        return data.batch(10).get_single_element()["image"]
-
-    np.testing.assert_array_equal(
-        stack(data), np.stack([e["image"] for e in data.as_numpy_iterator()])
-    )
 
 
 def test_all_clients_share_one_traced_function(stored):

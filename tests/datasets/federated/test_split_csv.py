@@ -15,19 +15,6 @@ def _read(tmp_path, content, **arguments):
     return split_csv.read(path, **arguments)
 
 
-def test_reads_the_rows_in_their_order(tmp_path):
-    split = _read(tmp_path, TRAIN, num_classes=6)
-    assert split.image_ids == ["aa", "bb", "cc"]
-    assert split.clients == ["7", "12", "7"]
-    assert split.classes.dtype == np.int32 and split.classes.tolist() == [0, 5, 1]
-
-
-def test_held_out_images_have_no_client(tmp_path):
-    split = _read(tmp_path, "image_id,class\naa,3\n", with_clients=False)
-    assert split.clients is None and split.image_ids == ["aa"]
-    assert _read(tmp_path, TRAIN, with_clients=False).clients is None
-
-
 def test_the_published_test_file(test_data, tmp_path):
     path = test_data / "landmarks-user-160k" / "test.csv"
     split = split_csv.read(path, num_classes=2028, with_clients=False)

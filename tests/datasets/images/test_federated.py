@@ -3,9 +3,8 @@ import pytest
 
 from tests.datasets.images import own_images
 from tff_fedss.datasets import images
-from tff_fedss.datasets.federated.partitioners import Classes, Iid, Natural
+from tff_fedss.datasets.federated.partitioners import Iid, Natural
 from tff_fedss.datasets.images import layout
-from tff_fedss.datasets.images.federated import _with_validation
 from tff_fedss.errors import InvalidInputError
 
 CLASSES, EACH, CLIENTS = 8, 10, 4
@@ -111,50 +110,6 @@ def test_images_are_those_of_the_files(index):
     assert ready["image"].shape == (10, 10, 3)
 
 
-def test_validation_clients_are_apart(index):
-    whole = load(index, test="images")
-    apart = load(index, test="images", validation_share=0.3)
-    on_them = load(index, test="images", validation_share=0.3, on_validation=True)
-    assert apart.num_clients == whole.num_clients - 1
-    assert set(apart.train.client_ids) < set(whole.train.client_ids)
-    (client,) = set(whole.train.client_ids) - set(apart.train.client_ids)
-    assert apart.test.num_examples == whole.test.num_examples
-    held_out = labels_of(on_them.test_examples())
-    # Classes that no other client has cannot be learned, and are left out.
-    seen = np.concatenate(list(of_clients(apart).values()))
-    expected = [label for label in of_clients(whole)[client] if label in seen]
-    assert expected
-    np.testing.assert_array_equal(np.sort(held_out), np.sort(expected))
-    assert on_them.train.client_ids == apart.train.client_ids
-    again = load(index, by=_with_validation, test="images", validation_share=0.3)
-    assert again.fingerprint() == apart.fingerprint()
-    assert again.on_validation().fingerprint() == on_them.fingerprint()
-
-
-def test_validation_of_retrieval_takes_all_their_images(index):
-    options = dict(retrieval=True, test="classes", test_share=0.25)
-    # Whole classes on clients: no other client has most of theirs.
-    partition = Classes(per_client=1, clients=6)
-    whole = load(index, partition=partition, **options)
-    on_them = load(
-        index, partition=partition, validation_share=0.2, on_validation=True, **options
-    )
-    (client,) = set(whole.train.client_ids) - set(on_them.train.client_ids)
-    theirs = of_clients(whole)[client]
-    np.testing.assert_array_equal(
-        np.sort(labels_of(on_them.test_examples())), np.sort(theirs)
-    )
-    assert not on_them.test_is_unseen and "of their images" not in on_them.note
-
-
-def test_fingerprints_know_data_and_split(index, tmp_path):
-    first = load(index).fingerprint()
-    assert first == load(index).fingerprint()
-    other = load(index, partition=Iid(5)).fingerprint()
-    assert first != other
-    assert first["contents of images"] == other["contents of images"]
-
-
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -174,15 +129,3 @@ def test_fingerprints_know_data_and_split(index, tmp_path):
 def test_bad_options_are_named(index, options, message):
     with pytest.raises(InvalidInputError, match=message):
         load(index, **options)
-
-
-def test_without_a_test_there_is_none_given(tmp_path):
-    own_images.write(tmp_path / "data", own_images.images("a/1.png", "b/1.png"))
-    index = images.load_index(tmp_path / "data", cache_dir=tmp_path / "cache")
-    with pytest.raises(InvalidInputError, match="test=given needs a fold"):
-        load(index, test="given")
-    with pytest.raises(InvalidInputError, match="test=clients needs clients"):
-        load(index, test="clients")
-    # One image a class: all are needed for training.
-    with pytest.raises(InvalidInputError, match="test=images leaves no test image"):
-        load(index)

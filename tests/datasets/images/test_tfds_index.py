@@ -5,7 +5,6 @@ import pytest
 
 from tests.datasets.images import own_images, small_faces  # noqa: F401: for TFDS
 from tff_fedss.datasets import images
-from tff_fedss.datasets.federated.partitioners import Natural
 from tff_fedss.datasets.images import tfds_index
 from tff_fedss.errors import InvalidInputError
 
@@ -62,18 +61,6 @@ def test_damage_is_named(folder, tmp_path):
     path.write_bytes(content)
     with pytest.raises(InvalidInputError, match="train.tfrecord.*cut off or damaged"):
         load(tmp_path)
-
-
-def test_clients_train_on_it(folder):
-    dataset = images.federated(
-        load(folder, client="person"),
-        image_size=8,
-        partition=Natural(),
-    )
-    assert dataset.train.client_ids == ["9", "10", "11"]
-    assert dataset.test.num_examples == 6
-    batch = next(iter(dataset.client_examples("10", np.array([0, 0], np.int32))))
-    assert batch["image"].shape == (8, 8, 3)
 
 
 @pytest.mark.parametrize(
