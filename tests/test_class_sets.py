@@ -63,12 +63,6 @@ def test_the_inclusion_correction_is_the_inverse_inclusion_probability():
     assert build([7, 2, 11], m=1).log_correction.max() == pytest.approx(np.log(9))
 
 
-def test_all_negatives_need_no_correction():
-    s = build([1, 2, 3], m=9, max_positives=3)
-    assert list(s.keys) == list(range(12))
-    np.testing.assert_array_equal(s.log_correction, 0.0)
-
-
 def partition_sums(builder, num_draws=4000):
     """The partition sum over S_k for many draws of N_k, and the one over [n]."""
     n = builder.num_classes
@@ -325,8 +319,3 @@ def test_rounds_equal_the_numpy_twin(name):
         assert metrics["num_examples"] < 22
     if name == "pool":
         assert metrics["classes_per_client"] == pytest.approx((5 + 2 + 3) / 3 + 6)
-
-
-def test_fresh_is_the_papers():
-    maker = class_set_defences.builder("fresh", 13, 4, 5)
-    assert type(maker) is class_sets.SampledClasses

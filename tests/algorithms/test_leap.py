@@ -214,24 +214,14 @@ def test_losses_that_are_not_finite_end_the_training_at_once(data, pace):
         ours.update()
 
 
-@pytest.mark.parametrize("num_before", [1, 4, 7])
-def test_a_student_resumes_bit_for_bit(data, num_before):
+def test_a_student_resumes_bit_for_bit(data):
     pace = self_paced.SharePace(0.4, 0.1, 0.5, 1.1)
     kwargs = dict(augmentation=AUGMENTATIONS["flip_crop"])
     ours = student(data, pace, **kwargs)
-    for _ in range(num_before):
+    for _ in range(7):  # In the midst of the second epoch.
         ours.update()
     again = student(data, pace, **kwargs)
     again.set_state(ours.state)
     for _ in range(6):
         assert again.update() == ours.update()
     assert_same(ours.state, again.state)
-
-
-def test_a_student_learns(data):
-    ours = student(data, self_paced.SharePace(0.5, 0.1, 0.5, 1.1))
-    updates = [ours.update() for _ in range(60)]
-    assert ours.selected.all()
-    last = updates[-8:]
-    share = sum(u["accuracy"] for u in last) / sum(u["num_examples"] for u in last)
-    assert share > 0.95

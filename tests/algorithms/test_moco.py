@@ -298,13 +298,12 @@ def with_batch_norm():
     return tf.keras.Model(model.input, x)
 
 
-@pytest.mark.parametrize("form", ["plain", "filtered"])
-def test_it_resumes_from_a_state_bit_for_bit(form):
-    moco = build(form, 1.0, with_batch_norm)
+def test_it_resumes_from_a_state_bit_for_bit():
+    moco = build("filtered", 1.0, with_batch_norm)
     moco.fit_clusters(1)
     for step in range(4):
         moco.update(*views(step))
-    again = build(form, 1.0, with_batch_norm)
+    again = build("filtered", 1.0, with_batch_norm)
     again.set_state(moco.state)
     for model in (moco, again):
         model.fit_clusters(2)
@@ -339,32 +338,3 @@ def test_another_training_starts_from_encoders_and_queue():
     np.testing.assert_array_equal(large.queue[:10], np.roll(moco.queue, -2, 0))
     np.testing.assert_array_equal(large.queue[10:], random[10:])
     assert large.pointer.numpy() == 10
-
-
-def wide_backbone():
-    """Wide enough, and centred, so that no ReLU of the head is dead for all images."""
-    images = tf.keras.Input([SIZE, SIZE, 3])
-    x = tf.keras.layers.Rescaling(1 / 127.5, -1)(tf.keras.layers.Flatten()(images))
-    initializer = tf.keras.initializers.GlorotUniform(0)
-    features = tf.keras.layers.Dense(64, kernel_initializer=initializer)(x)
-    return tf.keras.Model(images, features)
-
-
-def test_it_learns_to_tell_images_apart():
-    moco = build(rate=0.05, queue_size=16, backbone_fn=wide_backbone)
-    rng = np.random.default_rng(0)
-    images = rng.integers(30, 226, size=[32, SIZE, SIZE, 3])
-
-    def epoch():
-        total = 0.0
-        for start in range(0, 32, 8):
-            noise = rng.integers(-20, 21, size=[2, 8, SIZE, SIZE, 3])
-            pair = (images[start : start + 8] + noise).astype(np.uint8)
-            total += moco.update(*pair)["loss"] / 32
-        return total
-
-    # The first queue has random directions, from which keys are easily distinguished,
-    # so that this is more than it looks.
-    first = epoch()
-    *_, last = (epoch() for _ in range(30))
-    assert last < 0.6 * first

@@ -51,14 +51,6 @@ def test_a_row_without_a_slice_moves_by_its_momentum():
     np.testing.assert_array_equal(w, [[-8.0 - 4.0], [0.0]])
 
 
-def test_hyperparameters_can_be_changed_in_a_state():
-    optimizer = algorithms.build_sparse_sgdm(1.0, 0.5)
-    state = optimizer.initialize(SPECS)
-    hparams = optimizer.get_hparams(state)
-    hparams["learning_rate"] = 0.25
-    assert optimizer.set_hparams(state, hparams)["learning_rate"] == 0.25
-
-
 @pytest.mark.parametrize("length", [0, 1, 20])
 def test_a_dense_sum_adds_what_comes_up_twice(length):
     rng = np.random.default_rng(length)

@@ -53,6 +53,17 @@ def matrices(algorithm):
     return {"W": w.read(0, N), "momentum": momentum.read(0, N)}
 
 
+def drawn_classes(algorithm, labels):
+    """The classes that the next step takes, over all devices."""
+    bounds = algorithm.state[-2].bounds
+    return np.concatenate(
+        [
+            first + np.concatenate([sample.positives, sample.negatives])
+            for first, sample in zip(bounds, algorithm.draw_sample(labels))
+        ]
+    )
+
+
 def twin_of(algorithm, margin, decay=0.0):
     return partial_fc_twin.DenseTwin(
         algorithm.weights.trainable[0],
@@ -66,22 +77,11 @@ def twin_of(algorithm, margin, decay=0.0):
     )
 
 
-# Of each number of devices and of each margin one by default: tracing takes a while.
-_FAST = {(1, "arcface_straight"), (2, "cosface"), (4, "none"), (8, "arcface")}
-
-
+# Each number of devices and each margin once: tracing takes a while.
 @pytest.mark.parametrize(
     "num_devices, margin",
-    [
-        pytest.param(
-            num_devices,
-            margin,
-            id=f"{num_devices}-{margin.kind}",
-            marks=[] if (num_devices, margin.kind) in _FAST else pytest.mark.slow,
-        )
-        for num_devices in (1, 2, 4, 8)
-        for margin in MARGINS
-    ],
+    zip((4, 8, 2, 1), MARGINS, strict=True),
+    ids=[margin.kind for margin in MARGINS],
 )
 def test_at_r_1_it_is_the_dense_softmax(num_devices, margin, monkeypatch):
     monkeypatch.setattr(shard_softmax, "_CHUNK_ROWS", 5)
@@ -117,14 +117,7 @@ def test_only_sampled_rows_and_their_momentum_are_touched():
     algorithm = build(4, sample_rate=0.2)
     algorithm.update(*batch(0))
     before = matrices(algorithm)
-    samples = algorithm.draw_sample(batch(1)[1])
-    bounds = algorithm.state[-2].bounds
-    drawn = np.concatenate(
-        [
-            first + np.concatenate([sample.positives, sample.negatives])
-            for first, sample in zip(bounds, samples)
-        ]
-    )
+    drawn = drawn_classes(algorithm, batch(1)[1])
     assert set(batch(1)[1]) <= set(drawn) and len(drawn) < N / 2
     algorithm.update(*batch(1))
     after = matrices(algorithm)
@@ -137,16 +130,7 @@ def test_a_sampled_step_is_the_dense_step_on_the_sample():
     margin = MARGINS[1]
     algorithm = build(2, margin, sample_rate=0.3)
     inputs, labels = batch(0)
-    samples = algorithm.draw_sample(labels)
-    bounds = algorithm.state[-2].bounds
-    drawn = np.sort(
-        np.concatenate(
-            [
-                first + np.concatenate([sample.positives, sample.negatives])
-                for first, sample in zip(bounds, samples)
-            ]
-        )
-    )
+    drawn = np.sort(drawn_classes(algorithm, labels))
     twin = twin_of(algorithm, margin)
     twin.weights[1] = twin.weights[1][drawn]
     twin.momentums[1] = twin.momentums[1][drawn]
@@ -181,12 +165,9 @@ def test_without_its_positive_an_example_is_left_out():
         assert np.isfinite(algorithm.update(inputs, only_others)["loss"])
 
 
-@pytest.mark.parametrize(
-    "sampling", ["pprn", pytest.param("all_random", marks=pytest.mark.slow)]
-)
-def test_another_number_of_devices_resumes_with_the_same_losses(sampling):
+def test_another_number_of_devices_resumes_with_the_same_losses():
     def sampled(num_devices):
-        return build(num_devices, sample_rate=0.5, sampling=sampling)
+        return build(num_devices, sample_rate=0.5)
 
     def more(algorithm):
         return [algorithm.update(*batch(step))["loss"] for step in range(4, 8)]

@@ -88,9 +88,13 @@ def test_masked_labels_are_no_part_of_the_full_softmax():
 
 
 @pytest.mark.parametrize(
-    "share, is_masked", [(False, False), (True, False), (False, True)]
+    "name, share, is_masked",
+    [
+        *((name, False, False) for name in samplers.SAMPLERS),
+        ("exp", True, False),
+        ("exp", False, True),
+    ],
 )
-@pytest.mark.parametrize("name", samplers.SAMPLERS)
 def test_with_very_many_negatives_a_step_is_that_of_the_full_softmax(
     name, share, is_masked
 ):
@@ -138,8 +142,9 @@ def test_the_proposal_is_measured_after_a_step(share):
         assert quality.clipped_mass == 0
 
 
-@pytest.mark.parametrize("optimizer", ["SGD", "Adagrad"])
-@pytest.mark.parametrize("name", ["exp", "quadratic", "rff"])
+@pytest.mark.parametrize(
+    "name, optimizer", [("exp", "SGD"), ("quadratic", "SGD"), ("rff", "Adagrad")]
+)
 def test_the_sampler_keeps_up_with_the_classes(name, optimizer):
     algorithm = build(name, getattr(tf.keras.optimizers, optimizer)(0.5))
     for step in range(5):
@@ -153,7 +158,7 @@ def test_the_sampler_keeps_up_with_the_classes(name, optimizer):
     np.testing.assert_array_equal(ours.log_q, theirs.log_q)
 
 
-@pytest.mark.parametrize("name", ["full", *samplers.SAMPLERS])
+@pytest.mark.parametrize("name", ["full", "exp", "rff"])
 def test_it_learns_and_resumes_from_a_state_bit_for_bit(name):
     algorithm = build(name, tf.keras.optimizers.Adagrad(0.2))
     before = full_loss(algorithm, *rows(0))
@@ -219,15 +224,15 @@ def sparse_rows(same_class):
     return models.SparseEncoder(V, D, seed=1), inputs, labels
 
 
-@pytest.mark.parametrize("sampler", [None, "uniform", "exp"])
 @pytest.mark.parametrize(
-    "build_batch",
+    "build_batch, sampler",
     [
-        zipf_text,
-        functools.partial(sparse_rows, same_class=True),
-        functools.partial(sparse_rows, same_class=False),
+        (zipf_text, None),
+        (zipf_text, "exp"),
+        (functools.partial(sparse_rows, same_class=True), "exp"),
+        (functools.partial(sparse_rows, same_class=False), "uniform"),
     ],
-    ids=["zipf_words", "one_class", "several_classes"],
+    ids=["words, all", "words, exp", "one class, exp", "several classes, uniform"],
 )
 def test_clipping_is_that_of_the_dense_gradient(build_batch, sampler):
     def step(max_gradient_norm):
@@ -252,7 +257,7 @@ def test_clipping_is_that_of_the_dense_gradient(build_batch, sampler):
     dense, metrics = step(None)
     assert "clipped_steps" not in metrics
     norm = np.sqrt(sum(np.square(g, dtype=np.float64).sum() for g in dense))
-    for share in (0.5, 0.97, 1.03):  # The norm of slices may be on the other side of 1.
+    for share in (0.97, 1.03):  # The norm of slices may be on the other side of 1.
         clipped, metrics = step(share * norm)
         assert metrics["clipped_steps"] == (share < 1)
         for ours, g in zip(clipped, dense, strict=True):

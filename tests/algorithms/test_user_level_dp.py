@@ -110,9 +110,9 @@ def test_the_mean_is_over_the_clients_that_were_expected():
     phi = output.result.phi[0]
     np.testing.assert_allclose(phi, np.array([3, 4]) / 13 / K, rtol=1e-6)
     assert output.measurements["dp"]["clipped_share"] == 1
-    nobody = process.next(process.initialize(), [])
-    assert not nobody.result.phi[0].any() and not nobody.result.w.keys.size
-    assert nobody.measurements["dp"]["clipped_share"] == 0
+    empty = process.next(process.initialize(), [])
+    assert not empty.result.phi[0].any() and not empty.result.w.keys.size
+    assert empty.measurements["dp"]["clipped_share"] == 0
 
 
 def test_the_clip_follows_the_quantile():
@@ -284,15 +284,14 @@ def test_a_tree_keeps_its_clip_until_it_restarts():
     assert len(set(estimates)) == 7
 
 
-@pytest.mark.parametrize("stop", [1, 3])
-def test_a_resumed_run_ends_in_the_same_bytes(stop, tmp_path):
+def test_a_resumed_run_ends_in_the_same_bytes(tmp_path):
     """With all that has a state: an adaptive clip and a tree that restarts."""
     process = process_of(**ADAPTIVE_TREE)
     clients = [delta(*client) for client in CLIENTS]
     state = process.initialize()
     checkpoints = training.Checkpoints(tmp_path)
     for r in range(5):
-        if r == stop:
+        if r == 3:
             checkpoints.save(state, r)
         output = process.next(state, clients)
         state = output.state
@@ -388,12 +387,3 @@ def test_an_attacker_finds_a_wrong_mechanism_out(mutant, monkeypatch):
     claimed = accounting.PoissonSampling(1.0, DELTA, 2000, 2000).epsilon(1)
     found = epsilon_at_least(*canary_scores(), DELTA)
     assert found > claimed
-
-
-def test_an_attacker_sees_through_no_noise_at_all():
-    claimed = accounting.epsilon_of_gaussian(1.0, DELTA)
-    scores = canary_scores(noise_multiplier=0.0)
-    assert epsilon_at_least(*scores, DELTA) > 3 * claimed
-    # Noise on the rows that were asked for, and no other: a class is, or is not.
-    noised = np.random.default_rng(0).normal(size=NUM_CANARIES)
-    assert epsilon_at_least(np.abs(noised), 0 * noised, DELTA) > 3 * claimed
