@@ -85,6 +85,14 @@ def test_xla_computes_the_same():
         assert theirs.pop("loss") == pytest.approx(ours.pop("loss"), rel=1e-5)
         assert theirs == ours
     assert_close(*states, 1e-5, 1e-6)
+    # Each of these five is right; places that repeat the last one do not count.
+    client = make_client(np.random.default_rng(0), 5, [0])
+    client["image"][:] = client["image"][0]
+    features = dense_features()(client["image"][:1].astype(np.float32)).numpy()
+    w = np.where(np.arange(NUM_CLASSES) == 0, 1, -1)[:, np.newaxis] * features
+    state = plain.initialize()._replace(classifier=w.astype(np.float32))
+    for process in (plain, compiled):
+        assert one_round(process, [client], state)[1]["accuracy"] == 1
 
 
 def with_positives(cohort):
@@ -113,7 +121,10 @@ def test_deterministic_rounds_are_alike():
 def test_more_padding_changes_nothing():
     """Padded keys are duplicates of a class in S_k, and take part in nothing."""
     states = []
-    for process in (build(), build(max_positives=MAX_POSITIVES + 4)):
+    # Without a gradient, weight decay alone would move what is in no set.
+    adamw = tff.learning.optimizers.build_adamw(0.01, weight_decay=0.5)
+    for more in (0, 4):
+        process = build(client_optimizer=adamw, max_positives=MAX_POSITIVES + more)
         state, metrics = one_round(process)
         assert metrics["classes_per_client"] == pytest.approx(22 / 3)
         states.append(state)
