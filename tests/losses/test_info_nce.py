@@ -83,24 +83,7 @@ def test_the_gradient_is_that_of_the_formula(logits, form, gamma):
         np.testing.assert_allclose(found, slope, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("gamma", [0.0, 0.5, 2.0])
-@pytest.mark.parametrize("seed", range(5))
-def test_no_example_has_a_filtered_loss_below_its_clustered_one(gamma, seed):
-    rng = np.random.default_rng(seed)
-    positive = rng.normal(1.0, 4.0, size=200).astype(np.float32)
-    queue = rng.normal(0.0, 4.0, size=[200, 30]).astype(np.float32)
-    same = rng.uniform(size=queue.shape) < rng.uniform(0.02, 0.9)
-    plain, filtered, clustered = (
-        ours(form, gamma, positive, queue, same).numpy()
-        for form in ("plain", "filtered", "clustered")
-    )
-    slack = 1e-6 + 1e-5 * plain
-    assert (filtered >= clustered - slack).all() and (plain >= filtered - slack).all()
-    assert (filtered > clustered + 0.01).any() and (plain > filtered + 0.01).any()
-
-
-@pytest.mark.parametrize("spread", [0.0, 0.3, 1.0, 10.0])
-@pytest.mark.parametrize("temperature", [0.1, 0.2, 1.0])
+@pytest.mark.parametrize("spread, temperature", [(0.0, 0.2), (0.3, 0.1), (10.0, 1.0)])
 def test_the_mean_loss_is_never_below_its_floor(spread, temperature):
     # Queries that are distributed as the keys are, each with a perfect key of its own.
     rng = np.random.default_rng(1)

@@ -113,7 +113,7 @@ def test_bias_falls_as_one_over_m():
     assert (ratios > 1.5).all() and (ratios < 2.5).all()
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_bias_is_between_the_bounds(seed):
     """The poster's LB and UB, without their o(1/m) terms, at m = 30."""
     m, generator = 30, rng(seed)
@@ -180,21 +180,6 @@ def test_exp_is_unbiased_within_its_confidence_interval(m):
     error = drawn * np.sqrt(q * (1 - q) / (m * num_draws))
     z = (np.delete(mean - FULL, TARGET) / error)[q * m * num_draws > 20]
     assert len(z) > 10 and np.abs(z).max() < 4 and 0.3 < np.mean(z**2) < 2
-
-
-@pytest.mark.parametrize(
-    "name, options",
-    [
-        ("uniform", {}),
-        ("log_uniform", {}),
-        ("quadratic", {"alpha": 5.0}),
-        ("rff", {"nu": 3.0, "num_frequencies": 50}),
-    ],
-)
-def test_bias_falls_with_m(name, options):
-    biases = [bias_of(name, m, **options) for m in (2, 8, 32, 128)]
-    assert all(np.diff(biases) < 0), biases
-    assert biases[-1] < biases[0] / 5
 
 
 def test_bias_of_rff_falls_with_the_number_of_features():

@@ -48,20 +48,6 @@ def test_a_confusion_matrix_by_hand():
     np.testing.assert_array_equal(matrix, [[2, 0, 0], [0, 1, 0], [1, 0, 1]])
 
 
-def test_rows_and_columns_follow_the_order_of_the_positives():
-    matrix = client_matrix([[1, 0.1], [-1, 0], [0.1, 1]], [2, 2, 0], W, [2, 4, 0])
-    # True 2: one seen as 0, one as 2. True 0: next to 1, but that is not in P_k.
-    np.testing.assert_array_equal(matrix, [[1, 0, 1], [0, 0, 0], [0, 0, 1]])
-
-
-def test_a_collapsed_classifier_fills_one_column():
-    w = np.tile(np.array([[1, 1]], np.float32), (4, 1))
-    features = np.random.default_rng(0).normal(size=(6, 2))
-    # The class that comes first in positives wins among equals.
-    matrix = client_matrix(features, [3, 1, 1, 3, 3, 1], w, [3, 1])
-    np.testing.assert_array_equal(matrix, [[3, 0], [3, 0]])
-
-
 def test_all_predictions_are_counted():
     rng = np.random.default_rng(1)
     w = rng.normal(size=(50, 8)).astype(np.float32)
@@ -142,11 +128,6 @@ def test_it_is_the_optimum_of_regularized_logistic_regression():
         assert found == pytest.approx(expected, abs=1.01 / 300)
         accuracies.append(found)
     assert min(accuracies) > 0.4 and max(accuracies) < 0.95
-
-
-def test_what_can_be_separated_is():
-    (x, y), (test_x, test_y) = data(0, 60, 0.01), data(1, 30, 0.01)
-    assert metrics.linear_accuracy(x, y, test_x, test_y) == 1.0
 
 
 def test_a_feature_that_never_changes_says_nothing():

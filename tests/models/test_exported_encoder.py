@@ -1,3 +1,4 @@
+import functools
 import os
 import subprocess
 import sys
@@ -6,10 +7,12 @@ import zipfile
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image, ImageOps
 
 from tff_fedss import models
+from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.models import exported_encoder
+from tff_fedss.models import ImageInput
 
 IMAGE_INPUT = models.ImageInput(28, 1, resizing="box", inverted=True)
 SIZES = ((28, 28), (40, 50), (28, 28), (105, 105))
@@ -102,15 +105,6 @@ def test_vectors_are_the_features_of_the_run(phi, keras_file):
     assert np.abs(expected[0] - expected[1]).max() > 0.01
     np.testing.assert_array_equal(encoder.embed(pictures()), vectors)
     assert encoder.embed([]).shape == (0, 16)
-
-
-@pytest.mark.parametrize("resizing", ["antialias", "bilinear"])
-def test_every_way_of_resizing_is_loaded_again(resizing, phi, tmp_path):
-    image_input = models.ImageInput(28, 1, resize_size=32, resizing=resizing)
-    models.save_encoder(phi, image_input, tmp_path / "e.keras", "keras", {})
-    vectors = models.ExportedEncoder(tmp_path / "e.keras").embed(pictures())
-    expected = features_of(phi, image_input, pictures())
-    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
 
 
 def test_the_layers_are_keras_own(keras_file):
@@ -244,9 +238,69 @@ def test_nothing_else_is_overwritten(name, kind, message, phi, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
-def test_large_images_go_through_in_smaller_batches(keras_file, monkeypatch):
-    encoder = models.ExportedEncoder(keras_file)
-    whole = encoder.embed(pictures())
-    monkeypatch.setattr(exported_encoder, "_MAX_BATCH_PIXELS", 1)
-    one_by_one = encoder.embed(pictures())
-    np.testing.assert_allclose(one_by_one, whole, rtol=0, atol=1e-6)
+# --- What comes before phi --------------------------------------------------------
+
+INPUT_SIZES = ((28, 28), (105, 105), (37, 91), (200, 33), (10, 12), (29, 130), (64, 64))
+
+
+def inputs():
+    rng = np.random.default_rng(0)
+    return [rng.integers(0, 256, (*size, 3)).astype(np.uint8) for size in INPUT_SIZES]
+
+
+def as_a_graph(image_input, **options):
+    """As in use: TensorFlow optimizes the graph, without a known size."""
+    spec = tf.TensorSpec([None, None, None, 3], tf.uint8)
+    return tf.function(
+        functools.partial(image_input, **options),
+        input_signature=[spec],
+        autograph=False,
+    )
+
+
+@pytest.mark.parametrize("sizes", [(56, 64), (28, 28), (48, None)])
+@pytest.mark.parametrize("of_basic_ops", [False, True])
+def test_antialias_gives_the_pixels_of_a_runs_evaluation(sizes, of_basic_ops):
+    preprocessing = Preprocessing(*sizes, read=lambda image: image)
+    apply = as_a_graph(
+        ImageInput(sizes[0], resize_size=preprocessing.resize_size),
+        of_basic_ops=of_basic_ops,
+    )
+    for image in inputs():
+        data = tf.data.Dataset.from_tensors({"image": image, "label": 0})
+        (example,) = preprocessing.evaluation(data)
+        np.testing.assert_array_equal(
+            apply(image[np.newaxis])[0], example["image"].numpy()
+        )
+
+
+@pytest.mark.parametrize(
+    "image_input",
+    [
+        ImageInput(28, 1, resizing="box", inverted=True),
+        ImageInput(20, resizing="box"),
+        ImageInput(20, resizing="bilinear"),
+        ImageInput(24, resize_size=28, resizing="bilinear", cut_square=True),
+        ImageInput(28, 1, resizing="bilinear", cut_square=True),
+    ],
+    ids=str,
+)
+def test_pillows_filters_give_pillows_pixels(image_input):
+    apply = as_a_graph(image_input)
+    filters = {"box": Image.Resampling.BOX, "bilinear": Image.Resampling.BILINEAR}
+    kind, size = filters[image_input.resizing], (image_input.resize_size,) * 2
+    first = (image_input.resize_size - image_input.image_size) // 2
+    cut = slice(first, first + image_input.image_size)
+    for image in inputs():
+        pillow = Image.fromarray(image)
+        if image_input.channels == 1:
+            pillow = pillow.convert("L")
+        pillow = (
+            ImageOps.fit(pillow, size, kind)
+            if image_input.cut_square
+            else pillow.resize(size, kind)
+        )
+        expected = np.asarray(pillow).reshape(*size, -1)[cut, cut].astype(np.float32)
+        if image_input.inverted:
+            expected = 255 - expected
+        np.testing.assert_array_equal(apply(image[np.newaxis])[0], expected)

@@ -31,14 +31,6 @@ def test_measuring_takes_no_memory():
     assert size.parameters == 4 * (65_184 + 6250**2 * 64 * 64 + 64)
 
 
-def test_measuring_leaves_the_mode_of_keras_as_it_was():
-    model = models.small_cnn((8, 8, 1), 4)
-    models.model_size(lambda: models.small_cnn((8, 8, 1), 4))
-    assert tf.executing_eagerly()
-    assert len(model.trainable_variables) == 14
-    assert models.small_cnn((8, 8, 1), 4)(tf.zeros([1, 8, 8, 1])).shape == (1, 4)
-
-
 # --- Models that are there before a process is built, and after it -----------------
 
 IMAGES = np.zeros([2, 8, 8, 1], np.float32)

@@ -1,9 +1,11 @@
+import contextlib
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from tff_fedss import models
-from tff_fedss.models import layers
+from tff_fedss.models import layers, mobilenet_layers
 from tff_fedss.models.layers import SplitBatchNormalization
 
 
@@ -73,28 +75,6 @@ def test_its_gradient_is_that_of_keras_layer(shape, groups, device):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_its_gradient_is_that_of_the_definition(device):
-    shape, groups = (2, 3, 2, 4), 2
-    (ours, _), (gamma, beta) = _pair(shape, groups)
-    rng = np.random.default_rng(3)
-    x, direction = rng.normal(size=shape), rng.normal(size=shape)
-    with tf.GradientTape() as tape:
-        variable = tf.constant(x, tf.float32)
-        tape.watch(variable)
-        loss = tf.reduce_sum(ours(variable) * direction)
-    gradient = tape.gradient(loss, variable).numpy()
-    step, numeric = 1e-5, np.empty(shape)
-    for index in np.ndindex(shape):
-        values = []
-        for sign in (1, -1):
-            moved = x.copy()
-            moved[index] += sign * step
-            y = _numpy_group_norm(moved, gamma, beta, groups, 1e-3)
-            values.append((y * direction).sum())
-        numeric[index] = (values[0] - values[1]) / (2 * step)
-    np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=1e-4)
-
-
 def test_a_large_mean_loses_nothing(device):
     # As a difference of moments, the variance would be lost in rounding here.
     shape = (2, 8, 8, 4)
@@ -103,26 +83,6 @@ def test_a_large_mean_loses_nothing(device):
     np.testing.assert_allclose(
         ours(x), _numpy_group_norm(x, gamma, beta, 2, 1e-5), rtol=1e-2, atol=1e-2
     )
-
-
-def test_images_of_any_size():
-    layer = models.GroupNormalization(2)
-    layer.build((None, None, None, 4))
-    function = tf.function(
-        layer, input_signature=[tf.TensorSpec([None, None, None, 4])]
-    )
-    for shape in [(2, 3, 5, 4), (0, 3, 5, 4)]:
-        x = np.random.default_rng(5).normal(size=shape).astype(np.float32)
-        np.testing.assert_allclose(function(x), layer(x), rtol=1e-6)
-        assert function(x).shape == shape
-
-
-def test_a_model_with_it_is_built_again_from_its_configuration():
-    inputs = tf.keras.Input((4, 4, 6))
-    model = tf.keras.Model(inputs, models.GroupNormalization(3)(inputs))
-    again = tf.keras.Model.from_config(model.get_config())
-    assert isinstance(again.layers[-1], models.GroupNormalization)
-    assert again.layers[-1].groups == 3
 
 
 OPTIONS = dict(momentum=0.8, epsilon=1e-3)
@@ -192,3 +152,152 @@ def test_a_batch_that_cannot_be_split_is_refused(images):
     with pytest.raises(tf.errors.InvalidArgumentError, match="no multiple of the 5"):
         built(5)(images, training=True)
     built(5)(images, training=False)
+
+
+# --- Layers of MobileNetV3 --------------------------------------------------------
+
+
+def outputs_and_gradients(layer, x, directions):
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        outputs = tf.nest.flatten(layer(x))
+        loss = tf.add_n(
+            [tf.reduce_sum(o * d) for o, d in zip(outputs, directions, strict=True)]
+        )
+    weights = layer.trainable_variables
+    return [*outputs, *tape.gradient(loss, [x, *weights])]
+
+
+def assert_same_as_keras(layer, shape):
+    """Args: layer, and the shape of what it maps."""
+    rng = np.random.default_rng(0)
+    x = tf.constant(rng.normal(0, 4, shape), tf.float32)
+    directions = [rng.normal(size=o.shape) for o in tf.nest.flatten(layer(x))]
+    keras = layer.as_keras()
+    assert keras.name == layer.name
+    keras(x)
+    keras.set_weights(layer.get_weights())
+    ours = outputs_and_gradients(layer, x, directions)
+    theirs = outputs_and_gradients(keras, x, directions)
+    for a, b in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
+
+
+def in_model(layer, shape):
+    """A layer whose shape is known, as it is in a model."""
+    tf.keras.Model(inputs := tf.keras.Input(shape[1:]), layer(inputs))
+    return layer
+
+
+def test_hard_swish():
+    shape = (2, 5, 4, 3)
+    assert_same_as_keras(in_model(mobilenet_layers.HardSwish(name="h"), shape), shape)
+
+
+def test_squeeze():
+    shape = (3, 5, 4, 2)
+    assert_same_as_keras(in_model(mobilenet_layers.Squeeze(name="s"), shape), shape)
+
+
+@pytest.mark.parametrize("use_bias", [True, False])
+@pytest.mark.parametrize("device", [contextlib.nullcontext, layers.as_if_gpus])
+def test_pointwise_convolutions(use_bias, device):
+    layer = mobilenet_layers.PointwiseConv2D(5, 1, use_bias=use_bias, name="p")
+    with device():
+        assert_same_as_keras(layer, (2, 3, 4, 6))
+
+
+@pytest.mark.parametrize("side", [1, 2, 3, 5, 6])
+@pytest.mark.parametrize("strides", [1, 2])
+@pytest.mark.parametrize("kernel_size", [3, 5])
+def test_depthwise_convolutions(side, strides, kernel_size):
+    layer = mobilenet_layers.DepthwiseConv2D(
+        kernel_size, strides=strides, padding="same", use_bias=False, name="d"
+    )
+    assert_same_as_keras(layer, (4, side, side + 1, 3))
+
+
+@pytest.mark.parametrize(
+    "shape, options, is_own",
+    [
+        ((2, 6, 6, 3), {}, True),
+        ((2, 12, 12, 3), {}, False),
+        ((2, 6, 6, 3), {"padding": "valid"}, False),
+        ((2, 6, 6, 3), {"use_bias": True}, False),
+        ((2, 6, 6, 3), {"depth_multiplier": 2}, False),
+    ],
+)
+def test_only_small_plain_ones_have_a_gradient_of_their_own(
+    monkeypatch, shape, options, is_own
+):
+    called = []
+    own = mobilenet_layers._kernel_gradient
+    monkeypatch.setattr(
+        mobilenet_layers,
+        "_kernel_gradient",
+        lambda *args: called.append(1) or own(*args),
+    )
+    options = {"padding": "same", "use_bias": False, **options}
+    layer = mobilenet_layers.DepthwiseConv2D(3, **options, name="d")
+    assert_same_as_keras(layer, shape)
+    assert bool(called) == is_own
+
+
+def test_gpus_have_tensorflows_gradient(monkeypatch):
+    monkeypatch.delattr(mobilenet_layers, "_kernel_gradient")
+    with layers.as_if_gpus():
+        layer = mobilenet_layers.DepthwiseConv2D(
+            3, padding="same", use_bias=False, name="d"
+        )
+        assert_same_as_keras(layer, (2, 6, 6, 3))
+
+
+# --- The cosine classifier --------------------------------------------------------
+
+
+def test_logits_are_scaled_cosines():
+    rng = np.random.default_rng(0)
+    f, w = rng.normal(size=(5, 3)), rng.normal(size=(7, 3))
+    cosines = (f @ w.T) / np.outer(np.linalg.norm(f, axis=1), np.linalg.norm(w, axis=1))
+    logits = models.cosine_logits(tf.constant(f), tf.constant(w), scale=20.0)
+    np.testing.assert_allclose(logits, 20 * cosines, rtol=1e-9)
+
+
+def test_zero_vectors_have_cosine_zero_and_a_finite_gradient():
+    f, w = tf.zeros([2, 3]), tf.zeros([4, 3])
+    with tf.GradientTape() as tape:
+        tape.watch((f, w))
+        logits = models.cosine_logits(f, w)
+    np.testing.assert_array_equal(logits, 0.0)
+    for gradient in tape.gradient(logits, (f, w)):
+        assert np.isfinite(gradient).all()
+
+
+def test_logits_never_exceed_the_scale():
+    rng = np.random.default_rng(0)
+    f = rng.normal(size=(500, 7)).astype(np.float32)
+    unit = f / np.linalg.norm(f, axis=1, keepdims=True)
+    assert (unit @ unit.T).max() > 1.0  # This is what rounding does.
+    assert models.cosine_logits(f, f, scale=20.0).numpy().max() == 20.0
+    assert models.cosine_logits(f, -f, scale=20.0).numpy().min() == -20.0
+
+
+@pytest.mark.parametrize("num_classes, embedding_dim", [(2000, 64), (300, 1280)])
+def test_initial_rows_have_a_norm_of_about_a_third(num_classes, embedding_dim):
+    w = models.initial_classifier(num_classes, embedding_dim, [0, 0])
+    norms = np.linalg.norm(w, axis=1)
+    assert norms.mean() == pytest.approx(0.3, rel=0.02)
+    # The directions are unrelated: cosines have mean 0 and deviation 1 / sqrt(d).
+    cosines = models.cosine_logits(w, w, scale=1.0).numpy()
+    others = cosines[~np.eye(num_classes, dtype=bool)]
+    assert abs(others.mean()) < 1e-3
+    assert others.std() == pytest.approx(embedding_dim**-0.5, rel=0.02)
+
+
+@pytest.mark.parametrize("num_classes", [11, 2028])
+def test_at_adacos_scale_a_class_at_45_degrees_has_half_the_probability(num_classes):
+    cosines = np.zeros(num_classes)
+    cosines[0] = np.cos(np.pi / 4)
+    odds = np.exp(models.adacos_scale(num_classes) * cosines)
+    np.testing.assert_allclose(odds[0] / odds.sum(), 1 / 2, rtol=1e-6)
+    assert models.adacos_scale(2) == 3.0

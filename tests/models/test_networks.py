@@ -44,23 +44,6 @@ def test_networks_have_their_published_size(name, image_shape, outputs, expected
     assert num_parameters(model) == expected
 
 
-@pytest.mark.parametrize("image_shape", [(28, 28, 1), CIFAR, (5, 7, 1)])
-def test_small_cnn_maps_images_to_embeddings(image_shape):
-    model = models.small_cnn(image_shape, embedding_dim=16)
-    images = np.random.default_rng(0).integers(0, 256, (3, *image_shape))
-    features = model(images.astype(np.float32)).numpy()
-    assert features.shape == (3, 16)
-    assert np.isfinite(features).all() and features.std() > 0
-    assert not model.non_trainable_variables
-
-
-def test_a_small_wide_resnet_runs():
-    model = models.wide_resnet((8, 8, 3), 4, depth=10, widening=1, dropout=0.3)
-    assert model(np.zeros([2, 8, 8, 3], np.float32)).shape == (2, 4)
-    with pytest.raises(ValueError, match="depth=11 must be"):
-        models.wide_resnet((8, 8, 3), 4, depth=11, widening=1, dropout=0.3)
-
-
 def test_dropout_drops_its_share_and_keeps_the_mean():
     layer = models.CountedDropout(0.3, seed=1)
     ones = tf.ones([100, 100])
@@ -81,25 +64,11 @@ def test_dropout_resumes_from_saved_weights():
     np.testing.assert_array_equal(resumed(ones, training=True), second)
 
 
-def test_inference_takes_the_weights_of_the_moment():
-    model = models.lenet((16, 16, 1), 3)
-    infer = models.inference(model)
-    images = np.random.default_rng(0).integers(0, 256, (600, 16, 16, 1), np.uint8)
-    for _ in range(2):
-        expected = model(images.astype(np.float32), training=False)
-        np.testing.assert_allclose(infer(images), expected, rtol=1e-4, atol=1e-4)
-        model.set_weights([0.5 * w for w in model.get_weights()])
-
-
 @pytest.mark.parametrize(
     "name, image_shape",
     [
         ("small_cnn", (16, 16, 1)),
-        ("lenet", CIFAR),
-        *(
-            pytest.param(n, CIFAR, marks=SLOW)
-            for n in ("mobilenet_v3_small", "resnet18", "vgg16", "wide_resnet_16_8")
-        ),
+        pytest.param("mobilenet_v3_small", CIFAR, marks=SLOW),
     ],
 )
 def test_mixed_precision_keeps_weights_and_what_comes_out_in_float32(name, image_shape):
@@ -179,14 +148,6 @@ def test_do_not_depend_on_graphs():
     assert names(build()) == expected
 
 
-def test_of_small_cnn_say_what_a_layer_is():
-    with_weights = [
-        layer.name for layer in models.small_cnn(CIFAR).layers if layer.weights
-    ]
-    convolutions = [f"{kind}_{i}" for i in range(1, 5) for kind in ("conv", "norm")]
-    assert with_weights == [*convolutions, "embedding"]
-
-
 def mobilenet(seed):
     return models.mobilenet_v3(CIFAR, 8, size="small", alpha=0.25, seed=seed)
 
@@ -244,17 +205,13 @@ def test_layers_do_not_share_their_draws(name, length, most):
             assert abs(np.corrcoef(a, b)[0, 1]) < most
 
 
-@pytest.mark.parametrize(
-    "name, num_statistics",
-    [("resnet50", 53_120), ("resnet50_split", 53_120), ("resnet50_group", 0)],
-)
-def test_it_has_the_size_of_torchvision_s_without_its_classifier(name, num_statistics):
-    model = models.BACKBONES[name]((64, 64, 3), seed=0)
+def test_it_has_the_size_of_torchvision_s_without_its_classifier():
+    model = models.BACKBONES["resnet50"]((64, 64, 3), seed=0)
     assert model.output_shape == (None, 2048)
     trainable = sum(int(np.prod(v.shape)) for v in model.trainable_variables)
     # 25,557,032 parameters, of which 2,049,000 are the classifier's.
     assert trainable == 25_557_032 - 2_049_000
-    assert model.count_params() - trainable == num_statistics
+    assert model.count_params() - trainable == 53_120  # Moving means and variances.
     # Five times halved: stem, pooling and three stages.
     last = [layer for layer in model.layers if len(layer.output_shape) == 4][-1]
     assert last.output_shape == (None, 2, 2, 2048)

@@ -137,41 +137,6 @@ def test_the_loaded_network_computes_what_the_source_would_with_group_norm(
     np.testing.assert_allclose(model(images).numpy(), expected, rtol=1e-3)
 
 
-def test_loads_its_own_kind_completely(tmp_path, build):
-    model = build()
-    rng = np.random.default_rng(2)
-    values = [rng.normal(size=w.shape).astype(np.float32) for w in model.get_weights()]
-    model.set_weights(values)
-    model.save_weights(tmp_path / "phi.h5")
-    model.set_weights([np.zeros_like(w) for w in values])
-    report = models.load_pretrained(model, str(tmp_path / "phi.h5"))
-    assert not report.not_loaded and not report.unused
-    assert report.num_loaded == report.num_parameters
-    check_equal(model, values)
-
-
-def test_reports_what_does_not_fit(weights_file, tmp_path, build, source):
-    path = tmp_path / "odd.h5"
-    shutil.copy(weights_file, path)
-    with h5py.File(path, "r+") as file:
-        layer = file["expanded_conv/squeeze_excite/Conv"]
-        names = list(layer.attrs["weight_names"])
-        layer.attrs["weight_names"] = [n for n in names if "bias" not in str(n)]
-    model = build(channels=1)  # The first kernel is for three channels.
-    before = {layer.name: layer.get_weights() for layer in model.layers}
-    report = models.load_pretrained(model, str(path))
-    check_complete(model, report)
-    check_equal_to(source, model, report)
-    assert report.not_loaded == {
-        "Conv": "kernel is [3, 3, 3, 16] in the file, [3, 3, 1, 16] in the model",
-        "expanded_conv/squeeze_excite/Conv": "the file lacks its bias",
-        "embedding": "not in the file",
-    }
-    for name in report.not_loaded:  # Not even half loaded.
-        for a, b in zip(before[name], model.get_layer(name).get_weights()):
-            np.testing.assert_array_equal(a, b)
-
-
 def write_other_network(path):
     images = tf.keras.Input((4,))
     outputs = tf.keras.layers.Dense(2, name="other_layer")(images)
@@ -312,18 +277,6 @@ def test_names_the_first_array_that_does_not_fit(change, message, tmp_path):
         models.load_pretrained(model, path)
     assert str(path) in str(error.value) and "\n" not in str(error.value)
     check_equal(model, before)
-
-
-def test_arrays_do_not_fill_a_model_with_moving_means(tmp_path):
-    model = _with_batch_norm()
-    write_phi(tmp_path / "x.npz", [v.numpy() for v in model.trainable_variables])
-    with pytest.raises(errors.InvalidInputError, match="no weights such as .*mov"):
-        models.load_pretrained(model, tmp_path / "x.npz")
-
-
-def _with_batch_norm():
-    inputs = tf.keras.Input((3,))
-    return tf.keras.Model(inputs, tf.keras.layers.BatchNormalization()(inputs))
 
 
 # --- What fits a part -------------------------------------------------------------

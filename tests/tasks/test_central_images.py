@@ -154,14 +154,6 @@ def test_the_probe_is_of_phi_as_it_is_at_inference(data):
     assert task.format_metric(0.5) == "50.0 %"
 
 
-def test_without_classes_to_probe_nothing_is_measured(data):
-    source = public_images.Source(
-        "toy", data.train_images, data.train_labels, data.num_classes
-    )
-    task = task_of(public_images.put_together([source]))
-    assert task.evaluate(run_of(task).weights) == {}
-
-
 @pytest.mark.slow
 def test_a_mobilenet_with_batch_norms_starts_one_with_group_norms(tmp_path):
     batch = models.mobilenet_v3(

@@ -95,12 +95,6 @@ def test_training_images_are_classified_among_the_n_classes():
     ) == pytest.approx(2 / 3)
 
 
-def test_unseen_classes_cannot_be_classified():
-    dataset = unseen_dataset(np.zeros([len(LABELS), 4, 4, 1], np.uint8))
-    with pytest.raises(ValueError, match="no client has"):
-        tasks.Classification(dataset, flatten)
-
-
 def test_classification_measures_unseen_classes_as_retrieval_does():
     kernel = np.eye(16, dtype=np.float32)
     model = tff.learning.models.ModelWeights([kernel, kernel[:2]], [])
@@ -138,11 +132,8 @@ class OfChance(tasks.Classification):
         (1000, 0.004, 0.99, True),
         (1000, 0.006, 0.99, False),  # More than five times chance.
         (1000, 0.001, 0.90, False),  # Images do not look alike.
-        (7, 0.15, 0.99, True),
         (7, 0.22, 0.99, True),
         (7, 0.25, 0.99, False),  # Five times chance would be 0.71.
-        (2, 0.50, 0.99, True),
-        (2, 0.60, 0.99, False),
     ],
 )
 def test_collapse(num_classes, top1, mean_cosine, expected):
