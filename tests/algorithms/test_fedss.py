@@ -23,7 +23,7 @@ from tests.algorithms.toy import (
     to_tff,
     weights_of,
 )
-from tff_fedss import algorithms, models, runtime
+from tff_fedss import algorithms, class_sets, models, runtime
 from tff_fedss.algorithms import client_update, fedss
 from tff_fedss.runtime import in_process
 
@@ -37,6 +37,16 @@ def test_each_epoch_has_an_order_of_its_own():
     for order in orders:
         np.testing.assert_array_equal(np.sort(order), np.arange(50))
     assert len({tuple(order) for order in orders}) == 3
+
+
+def test_padding_is_never_the_nearest_class():
+    """Its rows stay as they were, while those in S_k are trained."""
+    everything = class_sets.AllClasses(3).build(
+        tf.constant([1]), tf.zeros([2], "int32")
+    )
+    padded = everything._replace(is_member=tf.constant([True, True, False]))
+    logits = tf.constant([[0.0, 1.0, 9.0]])
+    assert client_update._is_correct(logits, tf.constant([1]), padded).numpy().all()
 
 
 @pytest.mark.parametrize("method", fedss.METHODS)
