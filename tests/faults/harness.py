@@ -339,11 +339,11 @@ def judge(case: Case, outcome: program_server.Outcome) -> None:
 
 def expect_same_bytes(program: str, place: Place) -> None:
     """Compares the results with those of a run that nothing disturbed."""
-    undisturbed = place.templates.get(program, "finished") / RUN
-    names = [p.name for p in undisturbed.glob("*.npz")]
+    unbroken = place.templates.get(program, "finished") / RUN
+    names = [p.name for p in unbroken.glob("*.npz")]
     assert names
     for name in ("metrics.csv", *names):
-        ours, theirs = place.out / name, undisturbed / name
+        ours, theirs = place.out / name, unbroken / name
         assert ours.exists(), f"{name} is not there"
         assert ours.read_bytes() == theirs.read_bytes(), f"{name} has other bytes"
     assert (place.out / "done.json").read_text().startswith("{")

@@ -234,18 +234,5 @@ PROGRAMS = {
 }
 
 
-def command(name: str) -> str:
-    """What `./run.sh` calls a program; several here are of one, with other flags."""
-    others = {
-        "train_photographs": "train",
-        "rf_softmax_labels": "rf_softmax",
-        "partial_fc_faces": "partial_fc",
-        "figures": "python -m experiments.fedss.figures",
-        "run_table": "table",
-        "sampler_quality": "python -m experiments.rf_softmax.sampler_quality",
-    }
-    return others.get(name, name)
-
-
 # Those that train: each has a results folder and checkpoints.
 TRAINING = ("train", "rf_softmax", "partial_fc", "leap", "moco")

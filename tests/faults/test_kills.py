@@ -181,15 +181,15 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
     known = programs.PROGRAMS[program]
     flags = [flag for flag in known.flags if not flag.startswith("--results_dir")]
     flags += [*_LONG[program], *more]
-    undisturbed, killed = place.root / "uninterrupted", place.root / "killed"
+    unbroken, killed = place.root / "uninterrupted", place.root / "killed"
     log = place.root / "output.txt"
     where = (place.root, log)
-    assert attempt(known.module, flags, undisturbed, *where) == 0
+    assert attempt(known.module, flags, unbroken, *where) == 0
     kill_repeatedly(known.module, flags, killed, *where)
     code = attempt(known.module, flags, killed, *where)
     said = log.read_text(errors="replace")
     assert code == 0 and "Traceback" not in said, said[-2000:]
-    names = ["metrics.csv", *sorted(path.name for path in undisturbed.glob("*.npz"))]
+    names = ["metrics.csv", *sorted(path.name for path in unbroken.glob("*.npz"))]
     assert len(names) > 1
     for name in names:
-        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
+        assert (killed / name).read_bytes() == (unbroken / name).read_bytes(), name

@@ -9,10 +9,9 @@ from tests.faults.arrangements import (
     hold_lock,
     lose,
     make_folder,
-    put,
     write,
 )
-from tests.faults.harness import EITHER, Case, of_each
+from tests.faults.harness import Case, of_each
 
 _IN_USE = "in use by another process"
 _RESUMES = "resumes after"
@@ -153,38 +152,6 @@ DAMAGED = of_each(
     ),
 )
 
-_WARM = ["--warm_start_epochs=1", "--warm_start_cache=warm", "--rounds=1"]
-
-
-def _cache(by):
-    def arrange(place):
-        outcome = place.run(Case("fill", "train", [*_WARM, "--results_dir=other"]))
-        assert outcome.code == 0, outcome
-        (path,) = place.root.glob("warm/*.npz")
-        path.write_bytes(by(path.read_bytes()))
-
-    return arrange
-
-
-WARM_START = [
-    Case(
-        f"cache_{label}",
-        "train",
-        _WARM,
-        arrange=arrange,
-        code=code,
-        says=says,
-        writes=None,
-        cure=True,
-        same=False,
-    )
-    for label, arrange, code, *says in (
-        ("cut_off", _cache(cut_off), 2, "warm/", ".npz"),
-        ("of_something_else", _cache(put("no weights")), 2, "warm/", ".npz"),
-        ("a_file", write("warm", "no folder"), EITHER, "warm"),
-    )
-]
-
 
 # --- Checkpoints ------------------------------------------------------------------
 
@@ -242,7 +209,7 @@ def test_what_is_left_of_a_run_is_resumed(case, place):
     harness.try_case(case, place)
 
 
-@harness.params([*DAMAGED, *WARM_START])
+@harness.params(DAMAGED)
 def test_a_damaged_file_is_named(case, place):
     harness.try_case(case, place)
 

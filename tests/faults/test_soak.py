@@ -186,13 +186,3 @@ def test_kills_change_no_byte_and_leave_nothing(
     left = files(temporary)
     record_property("files of autograph left", len(left))
     assert all(name.startswith("__autograph_generated_file") for name in left), left
-
-
-def test_a_slope_is_found_across_restarts():
-    noise = np.random.default_rng(0).normal(size=600)
-    samples = [
-        [(x, 5 + 0.2 * x + noise[x], 7, 900 * k) for x in range(200 * k, 200 * k + 60)]
-        for k in range(3)
-    ]
-    np.testing.assert_allclose(slopes(samples), [20, 0, 0], atol=2)
-    assert slopes([of_process[: 2 * WARM_UP] for of_process in samples]) is None

@@ -223,8 +223,8 @@ def command(folder):
 @pytest.mark.slow
 def test_a_killed_search_resumes_to_the_same_choice(tmp_path):
     """And `train` takes what was chosen."""
-    undisturbed, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    subprocess.run(command(undisturbed), check=True, timeout=waiting.LIMIT)
+    unbroken, killed = tmp_path / "uninterrupted", tmp_path / "killed"
+    subprocess.run(command(unbroken), check=True, timeout=waiting.LIMIT)
     with subprocess.Popen(command(killed)) as process:
         killing.kill_when(
             process,
@@ -233,7 +233,7 @@ def test_a_killed_search_resumes_to_the_same_choice(tmp_path):
     assert not (killed / "tuned.flags").exists()
     subprocess.run(command(killed), check=True, timeout=waiting.LIMIT)
     for name in ("tuned.flags", "rate_0.1/seed0/metrics.csv"):
-        assert (killed / name).read_bytes() == (undisturbed / name).read_bytes(), name
+        assert (killed / name).read_bytes() == (unbroken / name).read_bytes(), name
     assert [row["is_done"] for row in rows_of(killed)] == ["True", "True", "False"]
     taken = max(rows_of(killed), key=lambda row: float(row["top1"] or 0))
     outcome = subprocess.run(
