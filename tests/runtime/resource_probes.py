@@ -117,18 +117,6 @@ def queue(x):
 
 
 @probe
-def queue_in_a_loop(x):
-    def body(i, total):
-        queue = tf.raw_ops.FIFOQueueV2(component_types=[tf.int32], shapes=[[]])
-        enqueue = tf.raw_ops.QueueEnqueueManyV2(handle=queue, components=[x])
-        size = after(enqueue, lambda: tf.raw_ops.QueueSizeV2(handle=queue))
-        return i + 1, total + size
-
-    # A step needs the total of the last one, so that they cannot overlap.
-    return tf.while_loop(lambda i, t: i + 0 * t < 3, body, (0, 0))
-
-
-@probe
 def random_shuffle_queue(x):
     return fill(tf.queue.RandomShuffleQueue(4, 0, [tf.int32], [[]]), x)
 
@@ -164,20 +152,6 @@ def variable_that_nobody_initializes(x):
 def variable(x):
     total = tf.Variable(tf.ones([3], tf.int32))
     return after(total.assign_add(x), total.read_value)
-
-
-@probe
-def variable_in_a_function(x):
-    made = []
-
-    @tf.function
-    def add(x):
-        if not made:
-            made.append(tf.Variable(tf.ones([3], tf.int32)))
-        return made[0].assign_add(x).read_value()
-
-    first = add(x)
-    return first, after(first, lambda: add(x))
 
 
 @probe
@@ -317,15 +291,6 @@ def seeded_random_numbers(x):
     uniform = tf.random.uniform([], seed=7)
     normal = tf.random.normal([2], seed=8)
     return uniform, normal, tf.random.shuffle(x, seed=9)
-
-
-@not_for_tff
-def seeded_random_numbers_in_a_loop(x):
-    def body(i, total):
-        draw = after(total, lambda: tf.random.uniform([], seed=7))
-        return i + x[0] * 0 + 1, total + draw
-
-    return tf.while_loop(lambda i, t: i < 3, body, (0, 0.0), parallel_iterations=1)
 
 
 @not_for_tff

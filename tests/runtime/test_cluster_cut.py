@@ -36,8 +36,8 @@ def in_parts(context, comp, arg, clients_per_part):
         total = (
             own if total is None else context.invoke(pieces.merge, struct(total, own))
         )
-    nobody = arguments.without_clients(arg, parameter)
-    return context.invoke(pieces.finish, struct(nobody, total)), pieces
+    empty = arguments.without_clients(arg, parameter)
+    return context.invoke(pieces.finish, struct(empty, total)), pieces
 
 
 @pytest.mark.parametrize(
@@ -58,22 +58,7 @@ def test_a_round_in_parts_is_the_round(in_process_context, method):
         parts,
         expected,
     )
-    # What travels to all clients: phi, and W only where all of it is asked for.
-    sent = pieces.serve.type_signature.result[0]
-    num_w = toy.NUM_CLASSES * toy.EMBEDDING_DIM
-    sizes = {
-        int(np.prod(tensor.shape)) for tensor in tf.nest.flatten(_tensor_types(sent))
-    }
-    assert (num_w in sizes) == (method == "full_softmax")
     assert (pieces.prepare is None) == (method == "full_softmax")
-
-
-def _tensor_types(type_spec):
-    if isinstance(type_spec, tff.FederatedType):
-        return _tensor_types(type_spec.member)
-    if isinstance(type_spec, tff.StructType):
-        return [_tensor_types(e) for _, e in tff.structure.iter_elements(type_spec)]
-    return type_spec
 
 
 def test_a_client_without_server(in_process_context):

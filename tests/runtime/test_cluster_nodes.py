@@ -15,9 +15,9 @@ import sys
 import time
 
 import numpy as np
+import portpicker
 import psutil
 import pytest
-import tensorflow_federated as tff
 
 import tff_fedss
 from tests import waiting
@@ -25,7 +25,7 @@ from tests.runtime import cluster_clients, test_cluster
 from tests.runtime.test_cluster import NUM_CLIENTS, RAY_FOLDER, build_sum, use
 from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
-from tff_fedss.runtime import cluster_pool, cluster_round
+from tff_fedss.runtime import cluster_machines, cluster_pool, cluster_round
 from tff_fedss.runtime.frozen import ClientRef
 
 ray = pytest.importorskip("ray")
@@ -211,38 +211,46 @@ def test_a_run_survives_the_loss_of_a_machine_at_any_moment(machines, tmp_path):
 
 
 @pytest.mark.slow
-def test_what_does_not_fit_into_the_store_is_reported(machines):
-    found = machines(
-        object_store_memory=80 * 2**20,
-        # The disk, which would take what does not fit, is full.
-        _system_config={"local_fs_capacity_threshold": 0.01},
-    )
-
-    @tff.tensorflow.computation(tff.TensorType(np.float32, [None]), np.float32)
-    def work(w, x):
-        return x + w[0]
-
-    @tff.federated_computation(
-        tff.FederatedType(tff.TensorType(np.float32, [None]), tff.SERVER),
-        test_cluster.SCALARS,
-    )
-    def total(w, xs):
-        sent = tff.federated_broadcast(w)
-        return tff.federated_sum(tff.federated_map(work, (sent, xs)))
-
-    context = runtime.ClusterContext(found.address)
-    with (
-        use(context),
-        pytest.raises(runtime.WorkerError, match="--object-store-memory"),
-    ):
-        total(np.zeros(200 * 2**20 // 4, np.float32), [1.0, 2.0])
-    context.close()
-
-
-@pytest.mark.slow
 def test_gpus_that_are_not_there_are_reported(machines):
     context = runtime.ClusterContext(machines().address, gpus_per_actor=1)
     expected = "gpus_per_actor=1: the machines .* have 0"
     with use(context), pytest.raises(InvalidInputError, match=expected):
         test_cluster.sum_up([{"x": 1.0, "pid": 1}])
     context.close()
+
+
+# --- Clusters that cannot be reached: one line each, at once ----------------------
+
+ray = pytest.importorskip("ray")
+
+
+@pytest.fixture
+def no_cluster(monkeypatch, tmp_path):
+    """This machine is a part of none, whatever else runs here."""
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    assert not ray.is_initialized()
+
+
+def message_of(address):
+    with pytest.raises(InvalidInputError) as error:
+        cluster_machines.connect(address)
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_machine_without_a_cluster_is_reported(no_cluster):
+    message = message_of("auto")
+    assert message.startswith("cluster=auto: this machine is not a part of a cluster")
+    assert "ray start" in message and "RAY_ADDRESS" in message
+
+
+def test_an_address_where_nobody_listens_is_reported(no_cluster, monkeypatch):
+    address = f"127.0.0.1:{portpicker.pick_unused_port()}"
+    assert message_of(address).startswith(
+        f"cluster={address} cannot be reached: Connection refused"
+    )
+    # `ray start` has written it down, and the cluster is gone.
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    assert message_of("auto").startswith(f"cluster=auto ({address}) cannot be reached")

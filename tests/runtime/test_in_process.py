@@ -16,7 +16,7 @@ import tensorflow_federated as tff
 
 from tests import waiting
 from tff_fedss import runtime
-from tff_fedss.runtime import gpus, graph_copy, graphs, tf_computation
+from tff_fedss.runtime import gpus, graphs, tf_computation
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 
@@ -101,19 +101,6 @@ def test_a_failing_client_is_named(installed):
     assert roots([np.float32(9)] * 12) == [3.0] * 12
 
 
-def test_a_value_out_of_a_secure_sums_range_names_its_client_and_the_bound(installed):
-    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-    def secure_sum(values):
-        return tff.federated_secure_sum(values, 10)
-
-    assert secure_sum([3, 10, 4]) == 17
-    with pytest.raises(
-        runtime.ClientError, match=r"Client 9 of 12 failed: .*\[11\].*\[10\]"
-    ) as e:
-        secure_sum([1] * 9 + [11, 1, 1])
-    assert e.value.client == 9
-
-
 def test_threads_are_used_again_and_end_with_the_context():
     before = own_threads()
     context = runtime.InProcessContext(clients_per_device=3)
@@ -176,13 +163,6 @@ def test_an_unsupported_intrinsic_is_named(installed):
     teleport = tff.framework.ConcreteComputation.from_building_block(block)
     with pytest.raises(NotImplementedError, match="'federated_teleport'"):
         teleport([1.0])
-
-
-def test_data_is_refused_by_name():
-    from tff_fedss.runtime import program
-
-    with pytest.raises(NotImplementedError, match="Data"):
-        program.Builder().build(tff.framework.Data(b"x", tff.TensorType(np.int32)))
 
 
 def test_lists_of_different_lengths_are_refused(installed):
@@ -318,27 +298,6 @@ def test_variables_are_where_tensorflow_can_keep_them(dtype, is_on_gpu):
     assert (device == GPU) == is_on_gpu
     assert is_on_gpu or device.endswith("CPU:0")
     assert gpus.variable_device(dtype, "/device:CPU:1") == "/device:CPU:1"
-
-
-def test_a_counter_is_made_on_the_host():
-    node = tf.compat.v1.NodeDef(name="count", op="VarHandleOp")
-    node.attr["dtype"].type = tf.int32.as_datatype_enum
-    # There is no such device here: to make it there would fail.
-    assert "CPU:0" in graph_copy.new_variable(node, GPU).handle.device
-
-
-def test_what_is_left_at_the_end_of_the_interpreter_raises_nothing(monkeypatch):
-    """Modules' globals are None by then."""
-    node = tf.compat.v1.NodeDef(name="x", op="VarHandleOp")
-    node.attr["dtype"].type = tf.float32.as_datatype_enum
-    variable = graph_copy.new_variable(node, "/device:CPU:0")
-    state = tf_computation._CallState(None, [variable])
-    state._device = "/device:CPU:0"
-    for module in (graph_copy, tf_computation):
-        for name in ("contextlib", "eager_context", "tf"):
-            monkeypatch.setattr(module, name, None, raising=False)
-    state.__del__()
-    variable.__del__()
 
 
 READS = tff.SequenceType(np.float32)

@@ -18,9 +18,7 @@ from tests.runtime.resource_probes import (
     PROBES,
     X,
     after,
-    count,
     fill,
-    mutable_table,
     summary,
 )
 from tff_fedss import runtime
@@ -199,51 +197,7 @@ def test_a_call_that_fails_leaves_nothing(contexts):
                 assert everywhere(ARGUMENTS) == [3, 3, 3, 3]
 
 
-@tff.tensorflow.computation(X, np.int32)
-def counted_row(rows, key):
-    return count(rows[key], mutable_table())
-
-
-def test_rows_are_selected_by_calls_of_their_own(contexts):
-    @tff.federated_computation(
-        tff.FederatedType(X, tff.CLIENTS), tff.FederatedType(X, tff.SERVER)
-    )
-    def selected(keys, rows):
-        last = tff.federated_value(2, tff.SERVER)
-        return tff.federated_select(keys, last, rows, counted_row)
-
-    keys = [np.array(k, np.int32) for k in ([0, 0, 1], [1, 1, 1])]
-    for context in contexts:
-        with use(context):
-            rows = selected(keys, np.array([7, 8, 9], np.int32))
-        assert [list(r.as_numpy_iterator()) for r in rows] == [[1, 1, 1], [1, 1, 1]]
-
-
 INTS = tff.SequenceType(np.int32)
-
-
-def test_sequences_are_mapped_by_calls_of_their_own(contexts):
-    @tff.tensorflow.computation(np.int32)
-    def named_count(x):
-        return collections.OrderedDict(
-            n=count(x, mutable_table()), name=tf.strings.as_string(x)
-        )
-
-    @tff.federated_computation(INTS)
-    def counts(values):
-        return tff.sequence_map(named_count, values)
-
-    everywhere = tff.federated_computation(
-        lambda values: tff.federated_map(counts, values),
-        tff.FederatedType(INTS, tff.CLIENTS),
-    )
-    for context in contexts:
-        with use(context):
-            ones, none = everywhere([[4, 4, 5], []])
-        assert list(ones.as_numpy_iterator()) == [
-            {"n": 1, "name": name} for name in (b"4", b"4", b"5")
-        ]
-        assert not list(none.as_numpy_iterator())
 
 
 @tff.tensorflow.computation(INTS)
