@@ -121,26 +121,6 @@ def test_the_last_layer_tells_the_classes():
     assert np.all(means > 0.9), means
 
 
-def test_a_random_update_of_phi_is_at_chance():
-    n, inputs, aucs = 100, 40, []
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        w, truth = rng.normal(size=(n, D)), np.arange(n) < 8
-        kernel, bias = rng.normal(size=(inputs, D)), rng.normal(size=D)
-        images = np.abs(rng.normal(size=(2 * n, inputs)))
-        labels = np.arange(2 * n) % n
-        aucs.append(
-            aucs_of(
-                truth,
-                update.by_bias(bias, w),
-                update.by_kernel(kernel, w),
-                update.by_inputs(kernel, w, images, labels),
-            )
-        )
-    off = np.mean(aucs, 0) - 0.5
-    assert np.all(np.abs(off) < 4 * np.std(aucs, 0) / 200**0.5), off
-
-
 def test_a_class_without_images_has_the_score_zero():
     rng = np.random.default_rng(0)
     scores = update.by_inputs(

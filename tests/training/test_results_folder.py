@@ -99,12 +99,6 @@ def test_other_flags_are_refused_with_the_difference(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path):
-    (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(InvalidInputError, match="holds files but no flags.txt"):
-        ResultsFolder(tmp_path, FLAGS)
-
-
 def test_weights_come_back(tmp_path):
     folder = ResultsFolder(tmp_path, FLAGS)
     folder.open()

@@ -143,24 +143,3 @@ def test_a_log_gets_lines_with_loss_accuracy_and_eta(capsys, monkeypatch):
         bars.update("fedss", 2, {"loss": 1.5, "top1": 0.125})
         line = capsys.readouterr().err
         assert line == "fedss         round 2/4  loss 1.500  top-1 12.5 %  ETA 00:20\n"
-
-
-def test_a_metric_says_of_which_round_it_is(capsys, monkeypatch):
-    monkeypatch.setattr(progress, "_SECONDS_BETWEEN_LINES", 0.0)
-    bars = Progress(
-        ["a"],
-        9,
-        metric="perplexity",
-        metric_title="perplexity",
-        format_metric="{:.1f}".format,
-    )
-    lines = []
-    for done, metrics in enumerate(
-        [{"perplexity": 99.0}, {"loss": 4.0}, {"loss": 3.0, "perplexity": 20.0}, {}]
-    ):
-        bars.update("a", done, metrics)
-        lines.append(capsys.readouterr().err)
-    assert "perplexity 99.0  ETA" in lines[0]
-    assert "round 1/9  perplexity 99.0 (round 0)  loss 4.000" in lines[1]
-    assert "perplexity 20.0  loss 3.000" in lines[2]
-    assert "perplexity 20.0 (round 2)" in lines[3]

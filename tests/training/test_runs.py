@@ -1,3 +1,5 @@
+import asyncio
+import csv
 import functools
 
 import numpy as np
@@ -5,6 +7,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from examples import tff_program
 from tests.algorithms import toy
 from tests.training.test_checkpoints import CountingRun
 from tff_fedss import algorithms, class_set_defences, models, runtime, tasks, training
@@ -194,21 +197,6 @@ def test_the_rows_of_w_begin_as_long_as_asked(task, process):
     np.testing.assert_allclose(ratio, 1 / 3, rtol=1e-6)
 
 
-def test_a_centralized_run_pools_all_clients(task):
-    run = centralized(task)
-    total = sum(
-        len(task.dataset.train.client_arrays(c)[1])
-        for c in task.dataset.train.client_ids
-    )
-    labels = np.concatenate(
-        [batch[1].numpy() for batch in run._next_batches(0, -(-total // 4))]
-    )
-    pooled = np.concatenate(
-        [task.dataset.train.client_arrays(c)[1] for c in task.dataset.train.client_ids]
-    )
-    np.testing.assert_array_equal(np.sort(labels), np.sort(pooled))
-
-
 @pytest.mark.parametrize("kind", ["federated", "centralized"])
 def test_runs_start_from_a_given_feature_extractor(task, process, kind):
     start = [w + 1.0 for w in phi().get_weights()]
@@ -280,21 +268,6 @@ def test_the_warm_start_trains_phi_in_place(task):
     assert min(moved) > 1e-4
 
 
-M = 4
-DEFENCES = {
-    "memoised": {"negatives": ("memoised", {})},
-    "randomized_response": {"negatives": ("randomized_response", {"epsilon": 3.0})},
-    "union": {"requests": "union"},
-    "all": {"requests": "all"},
-    "threshold": {"threshold": 2},
-    "all of them": {
-        "negatives": ("pool", {"pool_size": 6}),
-        "requests": "union",
-        "threshold": 2,
-    },
-}
-
-
 @functools.cache
 def toy_task():
     cohort = toy.make_cohort()
@@ -306,31 +279,23 @@ def toy_task():
     return tasks.Classification(dataset, toy.dense_features)
 
 
-def defended_process(negatives=None, requests="sampled", threshold=1):
-    own = {"max_positives": toy.MAX_POSITIVES, "num_negatives": M}
-    if negatives is not None:
-        name, options = negatives
-        sizes = (toy.NUM_CLASSES, M, toy.MAX_POSITIVES)
-        own = {"builder": class_set_defences.builder(name, *sizes, **options)}
+def defended_process():
+    """Class sets that stay for life, requests of a union, and a threshold."""
+    sets = class_set_defences.builder(
+        "pool", toy.NUM_CLASSES, 4, toy.MAX_POSITIVES, pool_size=6
+    )
     return algorithms.build_fedss(
         toy.dense_features,
         toy.NUM_CLASSES,
-        algorithms.ClassSets(requests=requests, with_positives=True, **own),
+        algorithms.ClassSets(builder=sets, requests="union", with_positives=True),
         server_update=algorithms.ServerUpdate(
-            rows_aggregator=aggregation.SparseRowsFactory(threshold)
+            rows_aggregator=aggregation.SparseRowsFactory(threshold=2)
         ),
     )
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name == "all of them" else pytest.mark.slow)
-        for name in DEFENCES
-    ],
-)
-def test_a_run_resumes_from_a_checkpoint_to_the_same_bytes(name, tmp_path):
-    built = defended_process(**DEFENCES[name])
+def test_a_run_resumes_from_a_checkpoint_to_the_same_bytes(tmp_path):
+    built = defended_process()
 
     def new():
         return training.FederatedRun("x", built, toy_task(), cohort_size=2, seed=3)
@@ -348,3 +313,62 @@ def test_a_run_resumes_from_a_checkpoint_to_the_same_bytes(name, tmp_path):
     toy.same_bytes(whole.state, later.state)
     # Something was trained, and another seed would have come to something else.
     assert not np.array_equal(whole.state.classifier, first.state.classifier)
+
+
+# --- TFF's program loop -----------------------------------------------------------
+
+
+@pytest.fixture
+def other_context():
+    """The default context is TFF's again afterwards."""
+    before = tff.framework.get_context_stack().current
+    yield
+    tff.framework.set_default_context(before)
+
+
+def rows(folder):
+    with (folder / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_the_program_does_the_rounds_of_a_run(other_context, tmp_path, one_layer):
+    tff_program.main(tmp_path / "whole", rounds=3)
+    tff_program.main(tmp_path / "stopped", rounds=2)
+    tff_program.main(tmp_path / "stopped", rounds=3)
+    whole = rows(tmp_path / "whole")
+    assert rows(tmp_path / "stopped") == whole and len(whole) == 3
+    assert any((tmp_path / "whole" / "models").iterdir())
+
+    dataset = synthetic.glyphs(40, image_size=14)
+    phi_fn = functools.partial(models.small_cnn, dataset.image_shape, 16)
+    task = tasks.Classification(dataset, phi_fn)
+    process = algorithms.build_fedss(
+        phi_fn, 40, algorithms.ClassSets(dataset.max_positives, 5)
+    )
+    runtime.set_in_process_context()
+    run = training.FederatedRun("fedss", process, task, cohort_size=4, seed=0)
+    for named in whole:
+        row = {name.removeprefix("model_metrics/"): x for name, x in named.items()}
+        measured = run.run_round()
+        assert float(row["loss"]) == pytest.approx(measured["loss"], rel=1e-5)
+        assert float(row["num_examples"]) == measured["num_examples"]
+
+
+def test_computations_wait_for_each_other():
+    """References of one computation are arguments of the next."""
+
+    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
+    def add(values):
+        return tff.federated_sum(values)
+
+    @tff.tensorflow.computation(np.float32)
+    def double(x):
+        return 2 * x
+
+    async def program():
+        total = add([1.0, 2.0, 4.5])
+        return await tff.program.materialize_value(double(total))
+
+    context = tff.program.NativeFederatedContext(runtime.AsyncInProcessContext())
+    with tff.framework.get_context_stack().install(context):
+        assert asyncio.run(program()) == 15.0
