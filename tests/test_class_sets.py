@@ -105,7 +105,10 @@ def test_without_correction_the_partition_sum_is_biased():
 def test_popular_classes_come_as_often_as_they_should():
     builder = class_sets.PopularClasses(8, 1, 2)
     build = tf.function(lambda seed: builder.build(tf.constant([0, 5, 5]), seed))
-    sets = [build(tf.constant([seed, 0])) for seed in range(2000)]
+    sets = [
+        tf.nest.map_structure(lambda t: t.numpy(), build(tf.constant([seed, 0])))
+        for seed in range(2000)
+    ]
     negatives = [int(s.keys[s.is_member & ~s.is_positive][0]) for s in sets]
     weights = np.log1p(1 / np.arange(1, 9))
     weights[[0, 5]] = 0  # Those of the client.
