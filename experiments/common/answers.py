@@ -29,7 +29,7 @@ from unittest import mock
 
 from absl import app, flags
 
-from experiments.common import config, option_words, sweep
+from experiments.common import cells, config, option_words, sweep
 from tff_fedss import files
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
@@ -46,22 +46,18 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
 
     Returns:
         Values that can be read without TensorFlow: "programs", by command, each with
-        its help, its flags, the cells that it trains and whether it takes arguments;
-        and "tables", by paper, without what makes their pages.
+        its help, its flags, the paper whose cells it trains and whether it takes
+        arguments; and "tables", by paper, without what makes their pages.
     """
-    from experiments.common import cells, program
+    from experiments.common import program
     from tff_fedss import runtime
 
     # TFF's default context prints an error if a program ends without using it.
     runtime.set_in_process_context()
-    cell_names: dict[str, list[str]] = {}
-    tables: dict[str, Any] = {}
-    for paper in cells.PAPERS:
-        tables[paper] = {}
-        for key, table in cells.tables_of(paper).items():
-            tables[paper][key] = _plain_table(table)
-            names = ("/".join([*key, cell]) for cell in table.cells)
-            cell_names.setdefault(table.program, []).extend(names)
+    tables = {
+        paper: {k: _plain_table(own) for k, own in cells.tables_of(paper).items()}
+        for paper in cells.PAPERS
+    }
     found = {}
     for command, module in programs.items():
         with mock.patch.object(program, "run") as run, warnings.catch_warnings():
@@ -69,13 +65,14 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
             warnings.simplefilter("ignore", RuntimeWarning)
             runpy.run_module(module, run_name="__main__")
         (_, defaults), options = run.call_args
-        own = program.flags_of(defaults, options.get("paper"))
+        paper = options.get("paper")
+        own = program.flags_of(defaults, paper)
         docstring = importlib.import_module(module).__doc__
         found[command] = {
             "help": program.help_of(docstring, own),
             "takes_arguments": options.get("takes_arguments", False),
             "flags": {name: _plain(flag) for name, flag in own.items()},
-            "cells": cell_names.get(module, []),
+            "paper": paper,
         }
     return {"programs": found, "tables": tables}
 
@@ -118,12 +115,15 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
     given = [command, *arguments]
     rest = config.parse_arguments(flags.FLAGS, given, program["takes_arguments"])
     try:
+        tables_of = said["tables"].__getitem__
+        if program["paper"] is not None and flags.FLAGS["cell"].value is not None:
+            cells.find(program["paper"], flags.FLAGS["cell"].value, tables_of)
         values = config.read(program["flags"], flags.FLAGS)
-        if command == "table" and values["list"]:
-            asked = sweep.Config(**values)
-            found = sweep.find(asked, rest[1:], said["tables"].__getitem__)
-            sweep.print_commands(found.jobs)
-            sys.exit()
+        if command == "table":
+            found = sweep.find(sweep.Config(**values), rest[1:], tables_of)
+            if values["list"]:
+                sweep.print_commands(found.jobs)
+                sys.exit()
     except InvalidInputError as error:
         config.fail(config.with_flags(str(error), program["flags"]))
     sys.exit(GO_ON)
@@ -188,8 +188,10 @@ def _words(said: Mapping[str, Any]) -> dict[str, list[str]]:
             f"--{name}": list(flag.choices or flag.words or ())
             for name, flag in own["flags"].items()
         }
-        if "--cell" in values:
-            values["--cell"] = own["cells"]
+        if own["paper"] is not None:
+            tables = said["tables"][own["paper"]].items()
+            names = ("/".join([*key, name]) for key, t in tables for name in t.cells)
+            values["--cell"] = list(names)
         follow = [f"{name}=" for name in values]
         if command == "table":
             names = (

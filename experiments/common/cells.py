@@ -153,7 +153,11 @@ def tables_of(paper: str) -> Mapping[tuple[str, str], Table]:
     return importlib.import_module(f"experiments.{paper}.cells").TABLES
 
 
-def find(paper: str, name: str) -> Cell:
+def find(
+    paper: str,
+    name: str,
+    tables_of: Callable[[str], Mapping[tuple[str, str], Table]] = tables_of,
+) -> Cell:
     """Returns a cell of a paper by its name, TABLE/SCALE/CELL.
 
     Raises:

@@ -34,7 +34,6 @@ from experiments.common.cells import Table
 from tff_fedss.errors import InvalidInputError
 
 _RUN_SH = pathlib.Path(__file__).parents[2] / "run.sh"
-_SCALES = ("mini", "chunks", "turned", "tiny_imagenet", "paper")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,7 +47,6 @@ class Config(config.Config):
         "`chunks`: mini, with clients as those of SOP; FedSS's Table 2 alone. "
         "`turned`: turned characters are more classes; Tables 1, 2 and `rates`. "
         "Default: mini, where the table has that.",
-        choices=_SCALES,
     )
     report: bool = config.flag(False, "Run nothing; write the page of what is done.")
     list: bool = config.flag(
@@ -98,6 +96,14 @@ class Config(config.Config):
         "As for the program of the cells, for those that start from no other cell: "
         "ImageNet-1k weights, say.",
     )
+
+    def flags(self) -> dict[str, config.Flag]:
+        """Returns the flags; --scale is one of those that any table has."""
+        own = super().flags()
+        of_papers = map(cells_lib.tables_of, cells_lib.PAPERS)
+        scales = dict.fromkeys(scale for tables in of_papers for _, scale in tables)
+        scale = dataclasses.replace(own["scale"], choices=tuple(scales))
+        return own | {"scale": scale}
 
 
 class TableRuns(NamedTuple):

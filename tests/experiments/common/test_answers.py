@@ -74,10 +74,15 @@ def test_help_is_the_programs(folder):
         (["--rounds=1", "x"], "unexpected argument 'x'"),
         ([], "--results_dir=DIR is needed, for the run's results."),
         (["--cell=1/mini/omniglot_fedss_m5"], "--results_dir=DIR is needed"),
+        (["--cell=1/mini/x", "--results_dir=x"], "expected a CELL of omniglot_fedss"),
+        (["table", "9"], "say which table of fedss, one of 1, 2, 3,"),
+        (["table", "1", "--scale=huge"], "expected paper or mini or"),
+        (["table", "leap/1", "--cells=x"], "--cells=x matches none of mnist_mini"),
     ],
 )
 def test_flags_that_are_wrong_are_told(folder, arguments, message):
-    found = ask(folder, "train", *arguments)
+    program = [] if arguments[:1] == ["table"] else ["train"]
+    found = ask(folder, *program, *arguments)
     assert found.returncode == config.EXIT_BAD_INPUT and not found.stdout
     assert found.stderr.startswith("error: ") and message in found.stderr
     assert len(found.stderr.splitlines()) == 1
@@ -173,7 +178,7 @@ def complete(first, tmp_path_factory):
         (["moco", "--cell", "=", "4/mini/d_gamma1"], ["4/mini/d_gamma1"]),
         (
             ["table", "--scale", "="],
-            ["mini", "chunks", "turned", "tiny_imagenet", "paper"],
+            ["paper", "mini", "tiny_imagenet", "turned", "chunks"],
         ),
     ],
 )
