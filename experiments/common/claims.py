@@ -110,7 +110,7 @@ def measure(
         form, values = metric.form, (metric.scale * sides[0]).tolist()
     else:
         form = f"+.{metric.difference_digits}f"
-        values = tables_lib.between(*sides, metric.difference_scale).values
+        values = tables_lib.between(*sides, metric.difference_scale)
     mean, half = statistics.fmean(values), tables_lib.half_width(values)
     if half is None:
         return format(mean, form), "", ""

@@ -188,8 +188,8 @@ def _difference(
         return ""
     at = measured.set_index(["row", "column", "seed"])[metric.name].sort_index()
     sides = [at[place] if place in at else pd.Series(dtype=float) for place in places]
-    scale = metric.difference_scale
-    return str(tables.between(*sides, scale, metric.difference_digits))
+    differences = tables.between(*sides, metric.difference_scale)
+    return tables.signed(differences, metric.difference_digits)
 
 
 # --- The paper's numbers ----------------------------------------------------------
@@ -225,7 +225,7 @@ def _value_and_std(row: pd.Series) -> str:
 def _late_gain(own: pd.DataFrame, metric: Metric) -> str:
     """Returns the gain of the last quarter of rounds, see `results.Run.late_gain`."""
     column = own.get(LATE + metric.name, pd.Series(dtype=float))
-    return str(tables.Difference(column.astype(float).dropna().tolist()))
+    return tables.signed(column.astype(float).dropna().tolist())
 
 
 def _late(table: Table, measured: pd.DataFrame) -> list[str]:

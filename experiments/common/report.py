@@ -46,9 +46,10 @@ def write_table(
     results_dir: pathlib.Path,
     num_seeds: int,
     command: Sequence[str],
-    output_dir: pathlib.Path | None = None,
 ) -> str:
     """Writes NAME.md, NAME.csv (a row for each run) and figures; returns the page.
+
+    They stand beside the runs.
 
     Args:
         name: The name of the table, and its scale.
@@ -56,7 +57,6 @@ def write_table(
         results_dir: Holds CELL/seedK/ or their archive; or the archive.
         num_seeds: The expected number of seeds of each cell.
         command: The command that writes it, argument by argument.
-        output_dir: The output folder; by default the results_dir.
 
     Raises:
         InvalidInputError: If there is no run of the table, a file of one is damaged, or
@@ -65,9 +65,7 @@ def write_table(
     runs = read(table, results_dir)
     number = name[0].removeprefix("table")
     stem = f"table{number}" if number.isdecimal() else number
-    if output_dir is None:
-        output_dir = results_dir if results_dir.is_dir() else results_dir.parent
-    folder = files.make_folder(output_dir, f"--output_dir={output_dir}")
+    folder = results_dir if results_dir.is_dir() else results_dir.parent
     measured = frame(table, runs)
     paper = _paper_values(table, number)
     comparable_paper = paper if name[1] == "paper" else paper.iloc[:0]

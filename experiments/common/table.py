@@ -5,7 +5,6 @@ examples, so that the mean of their differences is more precise than the differe
 two means.
 """
 
-import dataclasses
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
@@ -92,41 +91,28 @@ def mean_std(values: Sequence[float], digits: int) -> str:
     return text
 
 
-@dataclasses.dataclass(frozen=True)
-class Difference:
-    """A mean over seeds with its interval.
+def signed(values: Sequence[float], digits: int = 1) -> str:
+    """Writes a mean over seeds with half of its 95 % interval, `+4.2 ± 3.7`.
 
-    Attributes:
-        values: The value of each seed.
-        digits: Number of digits after the point.
+    It is in bold if the interval excludes 0, and "" without values.
     """
-
-    values: Sequence[float]
-    digits: int = 1
-
-    def __str__(self) -> str:
-        """Writes `+4.2 ± 3.7`, in bold if the interval excludes 0; "" without seeds."""
-        if not self.values:
-            return ""
-        mean, half = statistics.fmean(self.values), half_width(self.values)
-        text = f"{mean:+.{self.digits}f}"
-        if half is None:
-            return text
-        text += f" ± {half:.{self.digits}f}"
-        return f"**{text}**" if abs(mean) > half else text
+    if not values:
+        return ""
+    mean, half = statistics.fmean(values), half_width(values)
+    text = f"{mean:+.{digits}f}"
+    if half is None:
+        return text
+    text += f" ± {half:.{digits}f}"
+    return f"**{text}**" if abs(mean) > half else text
 
 
-def between(
-    first: pd.Series, second: pd.Series, scale: float = 100, digits: int = 1
-) -> Difference:
-    """Returns the difference of two cells, seed by seed.
+def between(first: pd.Series, second: pd.Series, scale: float = 100) -> list[float]:
+    """Returns the differences of two cells, seed by seed.
 
     Args:
         first: The metric of each run by its seed.
         second: The same of the cell to subtract.
         scale: The factor; 100 makes points of a share.
-        digits: See `Difference`.
     """
     both = pd.concat([first, second], axis=1, join="inner").dropna()
-    values = scale * both.iloc[:, 0] - scale * both.iloc[:, 1]
-    return Difference(values.tolist(), digits)
+    return (scale * both.iloc[:, 0] - scale * both.iloc[:, 1]).tolist()

@@ -110,9 +110,9 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def page(toy, runs, name="1", num_seeds=3, **options):
+def page(toy, runs, name="1", num_seeds=3):
     key = (name, "mini")
-    return report.write_table(key, toy[key], runs, num_seeds, COMMAND, **options)
+    return report.write_table(key, toy[key], runs, num_seeds, COMMAND)
 
 
 def tables(text):
@@ -205,9 +205,9 @@ def test_a_flat_page_has_a_row_for_each_cell(toy, runs):
     assert "pprn − all_random" in differences.index
 
 
-def test_the_frame_has_a_row_for_each_run(toy, runs, tmp_path):
-    page(toy, runs, output_dir=tmp_path / "out")
-    frame = pd.read_csv(tmp_path / "out" / "table1.csv")
+def test_the_frame_has_a_row_for_each_run(toy, runs):
+    page(toy, runs)
+    frame = pd.read_csv(runs / "table1.csv")
     expected = {
         (cell, seed): value
         for cell, values in VALUES.items()
@@ -223,7 +223,7 @@ def test_an_archive_of_several_tables_gives_the_same_page(toy, runs, tmp_path):
     several = tmp_path / "several"
     write(several, "pprn_0.1", 0, 0.1)  # Of a table with cells of the same names.
     runs.rename(several / "toy")
-    assert page(toy, several, output_dir=tmp_path / "out") == expected
+    assert page(toy, several) == expected
 
 
 def test_missing_and_unfinished_runs_are_said(toy, runs):

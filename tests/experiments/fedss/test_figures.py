@@ -27,11 +27,10 @@ def draw(tmp_path, drawn):
 
     def draw(name="1", scale="mini"):
         table = cells_lib.tables_of("fedss")[name, "mini"]
-        out = tmp_path / scale
-        text = report.write_table((name, scale), table, tmp_path, 3, ["x"], out)
+        text = report.write_table((name, scale), table, tmp_path, 3, ["x"])
         stem = "table1" if name == "1" else name
         assert f"({stem}.png)" in text
-        run_folders.check_figure(out / f"{stem}.png")
+        run_folders.check_figure(tmp_path / f"{stem}.png")
         found = [axes for axes in drawn if axes.figure is not None]
         drawn.clear()
         return found
@@ -161,7 +160,7 @@ def test_composition_compares_equal_numbers_of_pushing_classes(tmp_path, draw):
         "NegOnly, m + 19": [(5, 24), (20, 39)],
         "NegOnly, m + 19, no correction": [(5, 23)],
     }
-    text = (tmp_path / "mini" / "figure6.md").read_text()
+    text = (tmp_path / "figure6.md").read_text()
     rows = run_folders.table_rows(text)
     assert "| FedSS − NegOnly, m + 19 | +26.0 | | +16.0 | | |" in rows
     label = "FedSS, no correction − NegOnly, m + 19, no correction"
