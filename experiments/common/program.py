@@ -2,11 +2,8 @@
 
 import dataclasses
 import os
-import select
 import signal
-import stat
 import sys
-import threading
 from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
@@ -54,13 +51,7 @@ def run(
     own = flags_of(defaults, paper)
 
     def guarded(arguments: Sequence[str]) -> None:
-        reader = _Reader()
-        signal.signal(
-            signal.SIGTERM,
-            lambda *_: sys.exit(
-                config.EXIT_BROKEN_PIPE if reader.is_gone else _EXIT_TERMINATED
-            ),
-        )
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(_EXIT_TERMINATED))
         if not flags.FLAGS["verbosity"].present:
             # TFF and TensorFlow report every file that they write.
             logging.set_verbosity(logging.WARNING)
@@ -146,32 +137,3 @@ def _set_cell(paper: str) -> None:
 def help_of(docstring: str | None, own: Mapping[str, config.Flag]) -> str:
     """Returns the docstring of a program and its flags, by topic."""
     return "\n\n".join([(docstring or "").strip(), *config.help_of(own)])
-
-
-class _Reader:
-    """Watches whether the program's output is still read.
-
-    A training prints little: without this, one before `| head` would run for hours
-    after its reader has ended.
-
-    Attributes:
-        is_gone: Whether the reader has ended. The program then gets SIGTERM.
-    """
-
-    def __init__(self):
-        self.is_gone = False
-        try:
-            output = sys.stdout.fileno()
-            is_pipe = stat.S_ISFIFO(os.fstat(output).st_mode)
-        except (OSError, ValueError, AttributeError):  # Not a system file.
-            return
-        if is_pipe:
-            threading.Thread(target=self._watch, args=(output,), daemon=True).start()
-
-    def _watch(self, output: int) -> None:
-        poll = select.poll()
-        poll.register(output, 0)  # Errors are always reported.
-        while not any(event & select.POLLERR for _, event in poll.poll()):
-            pass
-        self.is_gone = True
-        os.kill(os.getpid(), signal.SIGTERM)
