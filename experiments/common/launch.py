@@ -68,10 +68,9 @@ def run(
     asked: config.Config,
     columns: Sequence[str],
     build: Callable[[Any], training.Run],
-    finish: Callable[
-        [Any, training.Run, training.ResultsFolder], tuple[str, Mapping[str, float]]
-    ],
+    finish: Callable[[Any, training.Run, training.ResultsFolder], str],
     *,
+    results: Sequence[str],
     unit: str = "round",
     examples: str = "images",
     curves: Sequence[str] = ("loss",),
@@ -85,7 +84,8 @@ def run(
             and the end only) and rounds_per_checkpoint, or those of another unit.
         columns: Columns of metrics.csv, after `method` and `round`.
         build: Loads the data and builds the run of the flags, unless it is done.
-        finish: Writes the weights; returns the result in a line and by metric.
+        finish: Writes the weights; returns the result in a line.
+        results: The columns whose last values are the result, if measured.
         unit: The word for a round, also in the flags.
         examples: The word for examples.
         curves: The columns that curves.png shows besides the metric.
@@ -127,8 +127,9 @@ def run(
                 unit=unit,
                 examples=examples,
             )
-        text, values = finish(asked, trained, folder)
-        text = f"{trained.name}: {text}"
+        text = f"{trained.name}: {finish(asked, trained, folder)}"
+        last = folder.rows[-1]
+        values = {name: last[name] for name in results if name in last}
         folder.finish({"text": text, "metric": trained.task.metric, **values})
     print(f"{text}\nWritten to {folder.path}/")
 

@@ -130,6 +130,7 @@ def main(config: Config) -> None:
         _COLUMNS,
         _build_run,
         _finish,
+        results=(tasks.Pretraining.metric, "accuracy"),
         unit="epoch",
         curves=("loss", "accuracy"),
         inputs=starting_point.fingerprint,
@@ -140,8 +141,8 @@ def main(config: Config) -> None:
 
 def _finish(
     config: Config, run: training.StepRun, folder: training.ResultsFolder
-) -> tuple[str, dict[str, float]]:
-    """Writes phi; returns the result."""
+) -> str:
+    """Writes phi; returns the result in words."""
     task, model, weights = run.task, run.task.model_fn(), run.weights
     *phi, _ = weights.trainable
     models.assign(model.trainable_variables, phi)
@@ -149,11 +150,10 @@ def _finish(
     with files.replacing(folder.path / WEIGHTS) as temporary:
         model.save_weights(temporary, save_format="h5")
     last = folder.rows[-1]
-    values = {name: last[name] for name in (task.metric, "accuracy") if name in last}
-    text = f"{task.format_metric(values['accuracy'])} of the training images"
-    if task.metric in values:
-        text = f"{task.metric_title} {task.format_metric(values[task.metric])}, {text}"
-    return f"{text} after {config.epochs} epochs", values
+    text = f"{task.format_metric(last['accuracy'])} of the training images"
+    if task.metric in last:
+        text = f"{task.metric_title} {task.format_metric(last[task.metric])}, {text}"
+    return f"{text} after {config.epochs} epochs"
 
 
 def _with_defaults(config: Config) -> Config:

@@ -188,6 +188,7 @@ def main(config: Config) -> None:
             _COLUMNS,
             functools.partial(_build_run, stack),
             _finish,
+            results=("steps", "top1", "test_loss"),
             curves=("test_loss", "loss"),
         )
 
@@ -271,8 +272,8 @@ def with_label_noise(
 
 def _finish(
     config: Config, run: training.LeapRun, folder: training.ResultsFolder
-) -> tuple[str, dict[str, float]]:
-    """Writes the weights and the data of figures; returns the result."""
+) -> str:
+    """Writes the weights and the data of figures; returns the result in words."""
     del config
     folder.write_arrays(
         f"{run.name}.npz",
@@ -285,11 +286,10 @@ def _finish(
     if run.embedding is not None:
         _write_representations(folder, run.embedding, run.task.dataset)
     last = folder.rows[-1]
-    text = (
+    return (
         f"top-1 {run.task.format_metric(last['top1'])} after {last['steps']:,} "
         "mini-batches"
     )
-    return text, {name: last[name] for name in ("steps", "top1", "test_loss")}
 
 
 def _check_memory(

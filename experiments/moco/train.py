@@ -206,6 +206,7 @@ def main(config: Config) -> None:
         _COLUMNS,
         _build_run,
         _finish,
+        results=(tasks.Contrastive.metric,),
         unit="epoch",
         curves=("loss", "accuracy"),
         inputs=_pretrained_fingerprint,
@@ -214,8 +215,8 @@ def main(config: Config) -> None:
 
 def _finish(
     config: Config, run: training.MocoRun, folder: training.ResultsFolder
-) -> tuple[str, dict[str, float]]:
-    """Writes the weights and the losses; returns the result."""
+) -> str:
+    """Writes the weights and the losses; returns the result in words."""
     folder.write_arrays(WEIGHTS, run.arrays())
     folder.write_arrays(LOSSES, run.measure_losses())
     image_input = models.ImageInput(
@@ -226,9 +227,7 @@ def _finish(
     )
     run_encoder.write(folder, run_encoder.Encoder(config.backbone, None, image_input))
     task = run.task
-    accuracy = folder.rows[-1][task.metric]
-    text = f"{task.metric_title} {task.format_metric(accuracy)}"
-    return text, {task.metric: accuracy}
+    return f"{task.metric_title} {task.format_metric(folder.rows[-1][task.metric])}"
 
 
 def _with_defaults(config: Config) -> Config:

@@ -188,19 +188,19 @@ class Config(runtime_config.DeviceConfig):
     rounds_per_checkpoint: int = launch.checkpoints(5)
 
 
-_METRICS = (
+_RESULTS = (
     "tar_at_far",
     "pair_accuracy",
     "map_at_r",
     "top1",
     "lfw_accuracy",
     "lfw_std",
+    "ca_pcc",
 )
 _COLUMNS = (
     "steps",
     "loss",
-    *_METRICS,
-    "ca_pcc",
+    *_RESULTS,
     "trained_share",
     "classes_per_step",
     "num_examples",
@@ -215,21 +215,19 @@ def main(config: Config) -> None:
         _COLUMNS,
         _build_run,
         _finish,
+        results=_RESULTS,
         examples="examples",
         curves=("ca_pcc", "loss"),
     )
 
 
-def _finish(
-    config: Config, run: training.Run, folder: training.ResultsFolder
-) -> tuple[str, dict[str, float]]:
-    """Writes the weights; returns the result."""
+def _finish(config: Config, run: training.Run, folder: training.ResultsFolder) -> str:
+    """Writes the weights; returns the result in words."""
     folder.write_weights(f"{run.name}.npz", run.weights)
     if config.dataset != "generated":
         run_encoder.write(folder, _encoder(config))
     last = folder.rows[-1]
-    values = {name: last[name] for name in (*_METRICS, "ca_pcc") if name in last}
-    return ", ".join(f"{name} {value:.4f}" for name, value in values.items()), values
+    return ", ".join(f"{name} {last[name]:.4f}" for name in _RESULTS if name in last)
 
 
 def _encoder(config: Config) -> run_encoder.Encoder:

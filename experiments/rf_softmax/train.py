@@ -199,15 +199,14 @@ def main(config: Config) -> None:
         _COLUMNS,
         _build_run,
         _finish,
+        results=_METRICS,
         examples="examples",
         watch=_warn_once(config),
     )
 
 
-def _finish(
-    config: Config, run: training.Run, folder: training.ResultsFolder
-) -> tuple[str, dict[str, float]]:
-    """Writes the weights; returns the result."""
+def _finish(config: Config, run: training.Run, folder: training.ResultsFolder) -> str:
+    """Writes the weights; returns the result in words."""
     folder.write_weights(f"{run.name}.npz", run.weights)
     if (chosen := config.chosen("task")).name in _IMAGES:
         settings = tasks.DATASETS[chosen.name].settings["classification"]
@@ -219,10 +218,9 @@ def _finish(
             run_encoder.Encoder(settings.model, config.embedding_dim, image_input),
         )
     last = folder.rows[-1]
-    values = {name: last[name] for name in _METRICS if name in last}
-    texts = [f"{name} {run.task.format_metric(v)}" for name, v in values.items()]
-    text = "; ".join(filter(None, [", ".join(texts), _quality(config, folder.rows)]))
-    return text, values
+    measured = [name for name in _METRICS if name in last]
+    texts = [f"{name} {run.task.format_metric(last[name])}" for name in measured]
+    return "; ".join(filter(None, [", ".join(texts), _quality(config, folder.rows)]))
 
 
 def _quality(config: Config, rows: Sequence[Mapping[str, Any]]) -> str:
@@ -265,12 +263,6 @@ def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
     )
     if config.task == "ptb":
         data = penn_treebank.load(config.data_dir)
-        shortest = min(map(len, (data.train, data.valid[: config.validation_words])))
-        if (shortest - 1) // config.batch_size < config.num_steps:
-            raise InvalidInputError(
-                f"--batch_size={config.batch_size} parts of --num_steps="
-                f"{config.num_steps} words are more than a text of {shortest} has."
-            )
         num_units, num_words = config.num_units, len(data.words)
         _check_memory(
             config,

@@ -150,7 +150,7 @@ def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
 
 def test_a_text_that_is_too_short_is_named(run, text, tmp_path):
     flags = (*SMALL_TEXT, f"--data_dir={text}", "--batch_size=200")
-    message = "are more than a text of 601 has"
+    message = "--batch_size=200 parts of --num_steps=4 words are more than the "
     central_runs.assert_refused(run, flags, message, tmp_path / "run")
 
 
