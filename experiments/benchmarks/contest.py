@@ -83,7 +83,6 @@ class Result:
 
     Attributes:
         contender: Its name, with the user's options.
-        workload: The workload.
         status: "ok", "WRONG", "failed" or "none" (it does not implement the workload).
         note: Its configuration, or the reason of another status.
         build_seconds: Time to build the learning process.
@@ -134,8 +133,6 @@ class Process:
         """Starts it and waits until it has its data.
 
         Args:
-            entry: The contender.
-            workload: The workload.
             options: Its options, and `checkout`: a folder with another version of this
                 project that has the contender.
             log: The file of its output.
@@ -236,7 +233,6 @@ def run(
     """Measures contenders on one workload.
 
     Args:
-        workload: The workload.
         names: The contenders: "name" or "name:option=value:option=value". The first is
             the reference for the checks.
         repeats: Least number of rounds that count, of each.

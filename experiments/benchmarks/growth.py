@@ -39,14 +39,7 @@ _NUM_POSITIVES, _NUM_NEGATIVES = 90, 80
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A case, measured in one process.
-
-    Attributes:
-        method: "fedss" or "full_softmax".
-        num_classes: n.
-        embedding_dim: d.
-        cohort_size: K.
-    """
+    """A case, measured in one process: a method, n, d and K."""
 
     method: str = "fedss"
     num_classes: int = 20_000

@@ -61,11 +61,8 @@ class Block(NamedTuple):
 
     Attributes:
         name: Name of its layers, Keras's prefix.
-        inputs: Its input channels.
         expanded: Channels of the depthwise convolution. Where they equal `inputs`,
             there is no expansion.
-        outputs: Its output channels.
-        kernel: The side of the depthwise kernel.
         stride: Stride of the depthwise convolution; padding is TensorFlow's "same".
         squeezed: Channels of squeeze-and-excite's bottleneck; 0 for none.
         hard_swish: Whether the activation is hard swish, or ReLU.
@@ -99,14 +96,7 @@ LAST_CHANNELS, NUM_FEATURES = 576, 1024
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """One row of the benchmark.
-
-    Attributes:
-        algorithm: One of `ALGORITHMS`.
-        model: "cnn" or "mobilenet_v3_small".
-        num_clients: K, clients in a round.
-        num_examples: Images of each client.
-    """
+    """One row of the benchmark: K clients, with equally many images each."""
 
     algorithm: str
     model: str

@@ -101,7 +101,6 @@ def load_labelled(
 
     Args:
         dataset: One of `central`.
-        data_dir: Where they are.
         image_size: Height and width to which they are resized; None: not resized.
         num_train: The number of training images to use, equally many of each class;
             None: all.

@@ -111,7 +111,6 @@ class TableRuns(NamedTuple):
 
     Attributes:
         key: Its name and scale.
-        table: The table.
         folder: The folder of the runs.
         num_seeds: The number of seeds of each cell.
         jobs: The runs: the first seed of every cell, then the second, and so on.
@@ -155,7 +154,6 @@ def find(
     """Returns the table that is asked for, and its runs.
 
     Args:
-        config: The flags.
         arguments: The other arguments: the name of the table.
         tables_of: Returns the tables of a paper.
 

@@ -23,13 +23,7 @@ _MOST_CONFUSIONS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Neighbour:
-    """A neighbour of a query.
-
-    Attributes:
-        row: Row of the image.
-        distance: Distance of its vector from the query's, in [0, 2].
-        is_right: Whether both are of one class.
-    """
+    """An image near a query; its distance is that of their vectors, in [0, 2]."""
 
     row: int
     distance: float
@@ -38,13 +32,9 @@ class Neighbour:
 
 @dataclasses.dataclass(frozen=True)
 class Query:
-    """A query image and its neighbours.
+    """A query image and its neighbours, the nearest first.
 
-    Attributes:
-        row: Row of the image.
-        neighbours: The neighbours, the nearest first.
-        most_right: Largest possible number of right ones: the other images of the
-            class.
+    As many of them as `most_right` can be right: the other images of the class.
     """
 
     row: int
@@ -68,9 +58,9 @@ def render(
     """Writes the page.
 
     Args:
-        title: Title of the page.
-        summary: Its content, in a sentence.
-        queries: The queries, the worst first.
+        title: The title.
+        summary: The content, in a sentence.
+        queries: The worst first.
         class_of: The name of the class of an image, by its row.
         name_of: The path of an image.
         encoded: The bytes of an image, a JPEG or PNG.

@@ -28,14 +28,14 @@ def drawing(
     sizes: Sequence[int],
     corrections: Sequence[bool] = (True,),
 ) -> list[Cell]:
-    """Methods that draw m negatives.
+    """Methods that draw m negatives, with Eq. 3's correction of the logits or without.
 
     Args:
         prefix: Of the cells' names.
         common: The settings that they share.
         methods: Their names.
         sizes: The values of m.
-        corrections: With Eq. 3's correction of the logits, or without.
+        corrections: Whether the logits are corrected.
     """
     cells = []
     for method, is_corrected, m in itertools.product(methods, corrections, sizes):

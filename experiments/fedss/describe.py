@@ -80,13 +80,9 @@ def _number(value: float) -> str:
 
 
 def plot(counts: Counts, title: str, note: str, path: pathlib.Path) -> None:
-    """Draws a histogram of each row of the table, those of clients above.
+    """Draws a histogram of each row of the table, between a title and a note.
 
-    Args:
-        counts: From `counts_of`.
-        title: The text above.
-        note: The text below.
-        path: The .png file, in an existing folder.
+    Those of clients are above.
     """
     with plots.figure(path, 2, 2, figsize=(9, 6)) as (figure, grid):
         panels = {"client": list(grid[0]), "class": list(grid[1])}

@@ -79,7 +79,7 @@ def figure7(
     are predicted as one (Section 3.4).
 
     Args:
-        runs: The runs, of the same data; the paper's are of FedSS and NegOnly.
+        runs: Runs of the same data; the paper's are of FedSS and NegOnly.
         task: Their task.
         path: The PNG.
 
@@ -167,11 +167,7 @@ def _draw_confused(
 ) -> None:
     """Draws images of the pairs of classes that are confused most often.
 
-    Args:
-        axes: The axes to draw on.
-        images: uint8[examples, h, w, c].
-        true: int64[examples], their classes.
-        predicted: int64[examples], the classes that the model predicts.
+    Images are uint8[examples, h, w, c], classes int64[examples].
     """
     axes.set_axis_off()
     wrong = np.flatnonzero(true != predicted)

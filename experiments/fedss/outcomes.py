@@ -36,12 +36,9 @@ _FEWER, _MORE = 10, 2  # To try next: a tenth of the rate, twice the rounds.
 def outcome(
     run: training.Run, rows: Sequence[training.Metrics], share: float
 ) -> dict[str, Any]:
-    """Summarizes a finished run.
+    """Summarizes a finished run, by its rows of metrics.csv.
 
-    Args:
-        run: The run.
-        rows: Its rows of metrics.csv.
-        share: The metric of the task after the round whose weights are kept.
+    `share` is the metric of the task after the round whose weights are kept.
     """
     sent = ("classes_percent", *(name for name in _COLUMNS if "classifier" in name))
     found = {"method": METHODS[run.name].title, "percent": 100 * share}
@@ -96,14 +93,7 @@ def as_text(
     num_classes: int,
     chance: float,
 ) -> str:
-    """Writes outcomes as a table for the terminal.
-
-    Args:
-        outcomes: The rows.
-        metric_title: The title of the task's metric.
-        num_classes: n.
-        chance: The metric at chance, a share.
-    """
+    """Writes outcomes as a table for the terminal, with n and the metric's chance."""
     columns = {name: _COLUMNS[name] for name in _columns(outcomes)}
     columns["percent"] = (f"{metric_title} %", ".1f")
     rows = [
@@ -123,15 +113,12 @@ def as_text(
 
 def plot(
     rows: Sequence[training.Metrics],
-    task: type[tasks.FederatedTask] | tasks.FederatedTask,
+    task: tasks.FederatedTask,
     path: pathlib.Path,
 ) -> None:
     """Draws loss and the task's metric by round, a curve per method.
 
-    Args:
-        rows: The rows from `training.train`; without rows nothing is drawn.
-        task: The task, or its class.
-        path: The PNG; replaced whole or not at all.
+    Without rows nothing is drawn.
     """
     methods = dict.fromkeys(row["method"] for row in rows)
     series = [
@@ -143,7 +130,6 @@ def plot(
         for method in methods
     ]
     title = f"{task.metric_title} on held-out images (%)"
-    chance = None if isinstance(task, type) else 100 * task.chance
     plots.write_curves(
         path,
         [
@@ -155,7 +141,7 @@ def plot(
                 title,
                 scale=100,
                 from_zero=True,
-                chance=chance,
+                chance=100 * task.chance,
             ),
             plots.panel(
                 series, "round", "loss", "round", "training loss (each method's own)"
@@ -169,12 +155,10 @@ def summary(
     rows: Sequence[training.Metrics],
     kept: training.Metrics | None = None,
 ) -> str:
-    """Describes a run's metric before, during and after training, in one line.
+    """Describes a finished run's metric before, during and after training, in one line.
 
-    Args:
-        run: The finished run.
-        rows: Its rows, from round 0 on.
-        kept: The row of the round that is kept; None: the last one.
+    Its rows are those from round 0 on; `kept` is the row of the round that is kept,
+    None: the last one.
     """
     metric = run.task.metric
     measured = [row for row in rows if metric in row]
@@ -204,12 +188,8 @@ def warning(
 ) -> str | None:
     """Warns during training of a method that has just collapsed a second time.
 
-    One evaluation is not enough: many runs start with a collapse, and recover.
-
-    Args:
-        task: The task.
-        rows: The rows so far; the last one is the newest.
-        method: The method.
+    One evaluation is not enough: many runs start with a collapse, and recover. Of the
+    rows so far the last one is the newest.
     """
     own = [r for r in rows if r["method"] == method and task.metric in r]
     is_due = rows[-1] is own[-1]

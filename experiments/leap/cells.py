@@ -88,10 +88,7 @@ def plot_embedding(
 ) -> None:
     """Draws the embedding's loss and its space (LEAP, figures 3, 5, 8 and 11).
 
-    Args:
-        rows: Rows of one run.
-        saved: Its representations.npz.
-        path: The PNG.
+    They are of one run: its rows, and the content of its representations.npz.
     """
     labels, names = saved["labels"], saved["class_names"].tolist()
     places = t_sne(saved["representations"])
@@ -124,11 +121,7 @@ def plot_embedding(
 def t_sne(representations: np.ndarray) -> np.ndarray:
     """Lays points out in the plane (van der Maaten and Hinton, 2008).
 
-    Args:
-        representations: float32[examples, d], finite, at least 4 examples.
-
-    Returns:
-        float32[examples, 2].
+    float32[examples, d], finite, at least 4 examples, become float32[examples, 2].
     """
     perplexity = min(30.0, (len(representations) - 1) / 3)
     # Equal points have no principal components to start from.

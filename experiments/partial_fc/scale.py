@@ -32,15 +32,7 @@ _IMAGE_SHAPE = (28, 28, 1)
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A case, measured in one process.
-
-    Attributes:
-        num_classes: n.
-        sample_rate: r.
-        num_devices: Number of devices of the mesh.
-        batch_size: Size of all devices together.
-        embedding_dim: d.
-    """
+    """A case, measured in one process: n, r, and the mini-batch of all devices."""
 
     num_classes: int
     sample_rate: float

@@ -44,7 +44,8 @@ def test_curves_are_drawn(tmp_path):
         row("fedss", 1, loss=3.0),
         row("full_softmax", 1, loss=2.0, top1=0.5),
     ]
-    outcomes.plot(rows, tasks.Classification, tmp_path / "curves.png")
+    task = types.SimpleNamespace(metric="top1", metric_title="top-1", chance=0.1)
+    outcomes.plot(rows, task, tmp_path / "curves.png")
     run_folders.check_figure(tmp_path / "curves.png")
     files = sorted(path.name for path in tmp_path.iterdir())
     assert files == ["curves.pdf", "curves.png"]
