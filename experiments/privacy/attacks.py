@@ -28,15 +28,13 @@ class Attack:
     """The outcomes of an attack.
 
     Attributes:
-        unit: The unit of x: participations or rounds.
-        outcomes: For each attack by its full name, one of `CONTROLS` and x: of each
-            client the precision at chance, |P_k| over the number of scored classes, and
-            then its `success.Success`.
+        outcomes: For each attack by its full name, one of `CONTROLS` and x, the number
+            of participations or the round: of each client the precision at chance,
+            |P_k| over the number of scored classes, and then its `success.Success`.
     """
 
-    def __init__(self, seed: int, unit: str = "round"):
+    def __init__(self, seed: int):
         self._rng = seeds.generator(seed, 0)
-        self.unit = unit
         self.outcomes: dict[tuple[str, str, int], list[tuple[float, ...]]] = {}
 
     def judge(
@@ -51,7 +49,7 @@ class Attack:
 
         Args:
             name: Name of the attack.
-            x: See `unit`.
+            x: See `outcomes`.
             scores: float[classes], of the attacked classes.
             truth: bool[classes], those of P_k.
             claimed: bool[classes], those that the attack claims; by default the |P_k|

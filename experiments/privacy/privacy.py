@@ -89,10 +89,11 @@ def main(config: Config) -> None:
         f"- {task.dataset.summary()}",
     ]
     parts = ["# What the server learns", "\n".join(head)]
-    for name, attack in made.items():
+    for name in made:
         known = "\n".join(f"- {fact}" for fact in facts.get(name, ()))
         parts += [f"## {name}", *filter(None, [known])]
-        parts.append(_as_markdown(rows[name], attack.unit))
+        unit = "participations" if name == "intersection" else "round"
+        parts.append(_as_markdown(rows[name], unit))
     text = "\n\n".join([*parts, _NOTE]) + "\n"
     files.write_text(folder / "attacks.md", text)
     print(f"{text}\nWritten to {folder}/")
@@ -124,7 +125,7 @@ def _intersect(
     """Attacks requests, which do not depend on a model, without training."""
     asking, dataset = config.chosen("negatives").name, task.dataset
     requests = seen.Requests(config, dataset, of_union=config.requests == "union")
-    attack = attacks.Attack(config.seed, "participations")
+    attack = attacks.Attack(config.seed)
     for client_id, positives, truth in seen.some_clients(
         "Requests", dataset, config.attacked_clients
     ):

@@ -19,12 +19,7 @@ from tff_fedss.privacy import intersection, update
 def some_clients(
     what: str, dataset: FederatedDataset, count: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
-    """Yields some clients, evenly spaced, below a progress bar.
-
-    Args:
-        what: What is attacked, for the bar.
-        dataset: The data.
-        count: Number of clients, or fewer if there are fewer.
+    """Yields some clients, evenly spaced, below a progress bar of what is attacked.
 
     Yields:
         The client's id; P_k, int32[any]; P_k as bool[n].
@@ -57,12 +52,7 @@ def check_server(config: run_config.RunConfig) -> None:
 def class_set_builder(
     config: run_config.RunConfig, dataset: FederatedDataset
 ) -> class_sets.ClassSetBuilder:
-    """Makes the class set builder of FedSS.
-
-    Args:
-        config: The flags with the defaults of the data set, checked.
-        dataset: The data.
-    """
+    """Makes the class set builder of FedSS, by checked flags with their defaults."""
     made = privacy_config.class_set_builder(config, "fedss", dataset)
     return made or class_sets.SampledClasses(
         dataset.num_classes,
@@ -128,10 +118,7 @@ def request_fn(
 class Requests:
     """The server's view of single clients' requests, for many rounds.
 
-    Args:
-        config: The flags with the defaults of the data set, checked.
-        dataset: The data.
-        of_union: Whether only the union over the cohort is seen.
+    With `of_union` only the union over the cohort is seen.
     """
 
     def __init__(
@@ -165,15 +152,9 @@ class Requests:
         return found
 
     def client(self, client_id: str, held: np.ndarray, count: int) -> Request:
-        """Returns the view of a client's first participations.
+        """Returns the view of a client's first participations, bool[count, n].
 
-        Args:
-            client_id: The client.
-            held: int[any], the classes that it holds, or should hold.
-            count: Number of participations.
-
-        Returns:
-            The seen classes, bool[count, n].
+        It asks as if it held the classes `held`, int[any].
         """
         found: list[Request] = []
         for round_num in itertools.count(1):
@@ -261,30 +242,21 @@ class Model(NamedTuple):
         return update.by_inputs(kernel_delta, self.classifier, self.inputs, self.labels)
 
 
-def check_public_images(name: str, task: tasks.FederatedTask) -> None:
-    """Checks that a task's test images can be the server's public images.
-
-    Raises:
-        InvalidInputError: If they are of other classes than the clients'.
-    """
-    if task.dataset.test_is_unseen:
-        raise InvalidInputError(
-            f"--task={name}: the server's public images are the test's, which are of "
-            "other classes there. Use --task=classification."
-        )
-
-
 class PublicImages:
     """The server's labelled images of the n classes, and phi's activations.
 
-    They are test images, which no client holds.
+    They are at most `most` test images, which no client holds.
 
-    Args:
-        task: The task, whose test images are of the clients' classes.
-        most: Largest number of images.
+    Raises:
+        InvalidInputError: If those are of other classes than the clients'.
     """
 
     def __init__(self, task: tasks.FederatedTask, most: int):
+        if task.dataset.test_is_unseen:
+            raise InvalidInputError(
+                "--task=retrieval: the server's public images are the test's, which "
+                "are of other classes there. Use --task=classification."
+            )
         data = task.dataset.test_examples().take(most)
         batches = list(data.batch(256).as_numpy_iterator())
         self._images = np.concatenate([batch["image"] for batch in batches])

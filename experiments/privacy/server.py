@@ -37,11 +37,7 @@ class Config(run_config.RunConfig):
 
 
 def load(config: Config) -> tuple[Config, tasks.FederatedTask]:
-    """Loads the data; returns the flags, none unset, and the task of a training.
-
-    Args:
-        config: The flags, with the defaults of the data set.
-    """
+    """Loads the data; returns the flags, none unset, and the task of a training."""
     runtime_config.install(config)
     dataset = run_parts.load_dataset(config)
     print(dataset.summary(), flush=True)
@@ -77,7 +73,6 @@ class Server:
         names: Collection[str],
         most_clients: int = 0,
     ):
-        seen.check_public_images(config.task, task)
         self.run = run_parts.build_run(config, METHOD, task)
         self.inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
         self._config, self._most_clients = config, most_clients
@@ -115,11 +110,7 @@ class Server:
         self,
         release: Callable[[training.Metrics, training.Metrics], None] | None = None,
     ) -> None:
-        """Trains to the end and attacks.
-
-        Args:
-            release: Called with a round's metrics and speed, after its attacks.
-        """
+        """Trains to the end; calls `release` after the attacks on each round."""
         config, run = self._config, self.run
         run.set_feature_extractor(starting_point.trained(config, run.task, self.inputs))
 
