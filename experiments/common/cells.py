@@ -122,11 +122,6 @@ class Table:
     curves: tuple[Metric, ...] = ()
     draw: Callable[..., list[str]] | None = None
 
-    @property
-    def config(self) -> Any:
-        """The flags of its program, a `config.Config`."""
-        return importlib.import_module(self.program).Config
-
     def differing_settings(self) -> Iterator[str]:
         """Yields the flags that differ between cells."""
         cells = [option_words.as_texts(cell.settings) for cell in self.cells.values()]

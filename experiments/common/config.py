@@ -174,9 +174,6 @@ class _Parser(flags.ArgumentParser):
     def parse(self, argument: Any) -> Any:
         return self._own.parse(argument) if isinstance(argument, str) else argument
 
-    def flag_type(self) -> str:
-        return self._own.kind.__name__
-
 
 def define(own_flags: Mapping[str, Flag], flag_values: flags.FlagValues) -> None:
     """Defines the flags of a program for absl."""
