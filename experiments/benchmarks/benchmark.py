@@ -42,6 +42,7 @@ import time
 from experiments.benchmarks import contest, measured, table
 from experiments.benchmarks.workload import Workload
 from experiments.common import config, program
+from experiments.common.config import naming
 from tff_fedss.errors import InvalidInputError
 
 _WORKLOADS = (
@@ -127,10 +128,8 @@ def main(config: Config) -> None:
 def _names(config: Config) -> list[str]:
     names = [contest.REFERENCE, contest.NUDGED]
     for name in config.contenders:
-        try:
+        with naming("--contenders"):
             contest.parse_name(name, contest.CONTENDERS)
-        except ValueError as error:
-            raise InvalidInputError(f"--contenders: {error}") from error
         if name not in names:
             names.append(name)
     return names

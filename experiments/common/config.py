@@ -15,6 +15,7 @@ of --help, within a topic, and of flags.txt: a class's own before inherited ones
 module and its imports are quick to import; see `answers`.
 """
 
+import contextlib
 import csv
 import dataclasses
 import itertools
@@ -24,7 +25,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self, TypeVar
 
 from absl import flags
@@ -312,6 +313,19 @@ def with_flags(message: str, flag_names: Iterable[str]) -> str:
     names = "|".join(flag_names)
     message = re.sub(rf"(?<![\w\-/.=:'\"])({names})=", r"--\1=", message)
     return re.sub(rf"`({names})`", r"--\1", message)
+
+
+@contextlib.contextmanager
+def naming(flag: str) -> Iterator[None]:
+    """Begins the library's message on a value with the flag that gave it.
+
+    Raises:
+        InvalidInputError: Instead of the ValueError.
+    """
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidInputError(f"{flag}: {error}") from error
 
 
 def fail(error: object, code: int = EXIT_BAD_INPUT) -> None:

@@ -206,10 +206,8 @@ class SourcesConfig(runtime_config.DeviceConfig):
         Raises:
             InvalidInputError: If it is missing or damaged.
         """
-        try:
+        with config.naming("--model"):
             return models.ExportedEncoder(self.model)
-        except InvalidInputError as error:
-            raise InvalidInputError(f"--model: {error}") from error
 
     def load_images(self, needs_labels: bool = True) -> ImageIndex:
         """Lists the images and checks that they can be decoded.

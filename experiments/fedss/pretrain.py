@@ -38,6 +38,7 @@ from experiments.common import (
     program,
     runtime_config,
 )
+from experiments.common.config import naming
 from experiments.fedss import starting_point
 from tff_fedss import algorithms, files, memory, models, tasks, training
 from tff_fedss.datasets.central import augmentation, labelled_images, public_images
@@ -175,12 +176,10 @@ def _load_task(config: Config) -> tasks.Pretraining:
     num_probe = config.probe_classes
     if num_probe is None:
         num_probe = max(2, round(_PROBE_SHARE * first.num_classes))
-    try:
+    with naming("--probe_classes, --also"):
         data = public_images.put_together(
             sources, num_probe_classes=num_probe, seed=config.seed
         )
-    except InvalidInputError as error:
-        raise InvalidInputError(f"--probe_classes, --also: {error}") from error
     options = {"seed": config.seed}
     if config.normalization != "group":
         options["normalization"] = config.normalization
@@ -244,12 +243,10 @@ def _source(config: Config, given: str) -> public_images.Source:
             f"--also={given}: expected NAME:DIR with a NAME of {', '.join(known)}; "
             "without DIR, all but images and tiny_imagenet come from TFDS."
         )
-    try:
+    with naming(f"--also={given}"):
         data = dataset_words.load_labelled(
             option_words.Chosen(name, {}), data_dir or None, config.image_size
         )
-    except InvalidInputError as error:
-        raise InvalidInputError(f"--also={given}: {error}") from error
     return public_images.Source(
         data.name, data.train_images, data.train_labels, data.num_classes
     )

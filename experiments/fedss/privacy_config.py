@@ -3,12 +3,12 @@
 docs/privacy.md describes what each hides, and what not.
 """
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from experiments.common import config
+from experiments.common.config import naming
 from experiments.common.option_words import Range, Word, word
 from experiments.fedss.methods import METHODS
 from tff_fedss import class_set_defences, class_sets, metrics, training
@@ -214,15 +214,6 @@ def check(config: PrivacyConfig, methods: Sequence[str]) -> None:
         )
 
 
-@contextlib.contextmanager
-def _said_of(flag: str, value: str) -> Iterator[None]:
-    """Begins the library's message on its arguments with the flag that has them."""
-    try:
-        yield
-    except ValueError as error:
-        raise InvalidInputError(f"--{flag}={value}: {error}") from error
-
-
 def class_set_builder(
     config: PrivacyConfig, method: str, dataset: FederatedDataset
 ) -> class_sets.ClassSetBuilder | None:
@@ -236,7 +227,7 @@ def class_set_builder(
     name, options = config.chosen("negatives")
     if name == "pool":
         options = {"pool_size": options["size"]}
-    with _said_of("negatives", config.negatives):
+    with naming(f"--negatives={config.negatives}"):
         return class_set_defences.builder(
             name,
             dataset.num_classes,
@@ -274,7 +265,7 @@ def server_options(
     mechanism = config.mechanism
     if mechanism is None:
         return {}
-    with _said_of("dp", config.dp):
+    with naming(f"--dp={config.dp}"):
         private_mean = user_level_dp.PrivateMeanFactory(
             num_classes=dataset.num_classes,
             clients_per_round=config.clients_per_round,

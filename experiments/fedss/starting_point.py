@@ -61,10 +61,8 @@ def load(config: config_lib.Config, model: tf.keras.Model) -> models.LoadReport 
     if not config.pretrained:
         return None
     path = path_of(config)
-    try:
+    with config_lib.naming("--pretrained"):
         return models.load_pretrained(model, path)
-    except InvalidInputError as error:
-        raise InvalidInputError(f"--pretrained: {error}") from error
 
 
 def initial(
