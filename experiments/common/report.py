@@ -242,15 +242,9 @@ def draw_curves(
 
 
 def header(cells: page_lib.Runs, command: Sequence[str], num_seeds: int) -> list[str]:
-    """Describes runs: their number, commit, machine and so on.
+    """Describes runs in a list: their number, commit, machine and so on.
 
-    Args:
-        cells: The runs of each cell, by its name; there must be one.
-        command: The command that writes the table, argument by argument.
-        num_seeds: The expected number of seeds of each cell; some may have more.
-
-    Returns:
-        Items of a list in Markdown.
+    There must be a run. Cells may have more seeds than the expected number.
     """
     runs = [run for own in cells.values() for run in own]
     described = [run.description for run in runs if run.description]

@@ -106,9 +106,7 @@ class FinishedRun:
 def read_run(results_dir: str, method: str | None = None) -> FinishedRun:
     """Reads a run's files; its data are not needed.
 
-    Args:
-        results_dir: The run's folder.
-        method: The name of its weights, METHOD.npz. None: the only ones.
+    Of several METHOD.npz, `method` says which.
 
     Raises:
         InvalidInputError: If it is not the folder of a finished run of images, the run

@@ -290,10 +290,7 @@ def accountant(
 ) -> accounting.Accountant | None:
     """Makes the accountant of epsilon; None without differential privacy.
 
-    Args:
-        config: The flags, checked.
-        dataset: The data.
-        cohort_fn: Maps a round, counted from 1, to the ids of its clients.
+    `cohort_fn` maps a round, counted from 1, to the ids of its clients.
     """
     mechanism = config.mechanism
     if mechanism is None:

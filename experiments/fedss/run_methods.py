@@ -114,10 +114,7 @@ class KeptRound:
     """Finds the round that is kept of each method, in the rows of metrics.csv.
 
     It depends on the rows alone, so that a resumed run finds the same. Of equally good
-    rounds the first is the best.
-
-    Attributes:
-        is_best: Whether it is the best round, not the last.
+    rounds the first is the best. If not `is_best`, it is the last round.
     """
 
     def __init__(

@@ -119,7 +119,7 @@ class Attack:
             asked: bool[n], its request.
             delta: float[n, d], what it sends back.
             model: The model that it got.
-            truth: bool[n].
+            truth: bool[n], P_k.
             num_negatives: Number of classes that it asked for besides P_k.
             size_is_known: Whether the size of the request reveals |P_k|.
         """
@@ -144,12 +144,7 @@ class Attack:
     ) -> None:
         """Attacks a client by its update of phi, without any row of W.
 
-        Args:
-            round_num: The round.
-            delta: Delta of phi. Its last two are the kernel and the bias of its last
-                layer.
-            model: The model that it got.
-            truth: bool[n].
+        The last two of its deltas are of the kernel and the bias of phi's last layer.
         """
         *_, kernel, bias = delta
         w = model.classifier
@@ -256,13 +251,9 @@ class Aggregate(Attack):
         model: seen.Model,
         cohort: Sequence[int],
     ) -> None:
-        """Keeps a round's sum.
+        """Keeps the sum of a round with a cohort, given by the clients' indices.
 
-        Args:
-            mean_delta: float[n, d], of W, from `aggregate.undo_momentum`.
-            phi_scores: See `Sum`.
-            model: The model that the clients got.
-            cohort: The indices of the contributing clients.
+        The mean delta of W is float[n, d], from `aggregate.undo_momentum`.
         """
         lengths = update.lengths(mean_delta)
         present = lengths > _ROUNDING * lengths.max()
@@ -285,12 +276,9 @@ class Aggregate(Attack):
     def on_last_sum(
         self, round_num: int, cohort: Sequence[int], requests: np.ndarray | None
     ) -> None:
-        """Attacks the clients of the last sum by it alone.
+        """Attacks the clients of the last sum, given by their indices, by it alone.
 
-        Args:
-            round_num: The round.
-            cohort: The indices of its clients.
-            requests: bool[K, n], what each asked for; None if it is not seen.
+        Requests are bool[K, n], None if they are not seen.
         """
         _, present, scores, _, phi_scores = self.sums[-1]
         of_any = self._positives[cohort].any(0)
