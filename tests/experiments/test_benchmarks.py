@@ -156,9 +156,11 @@ def test_the_weights_are_those_of_the_models_here(model):
 
 
 @pytest.mark.parametrize("algorithm", ["fedavg", "fedss"])
-def test_ours_computes_what_the_plain_loop_does(algorithm):
+def test_ours_computes_what_the_plain_loop_does(algorithm, monkeypatch):
     from experiments.benchmarks.contenders import ours, plain_tensorflow
 
+    # Too late in this process, where it has been set by conftest.py.
+    monkeypatch.setattr(ours.runtimes, "use_one_thread_per_operation", lambda: None)
     workload = Workload(algorithm, "cnn", 2, 40)  # The last batch is a short one.
     contenders = plain_tensorflow.PlainTensorFlow(workload), ours.Ours(workload)
     for contender in contenders:
