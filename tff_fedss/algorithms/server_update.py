@@ -1,6 +1,7 @@
 """Server update: mean of the clients' deltas, and next state (lines 12-13)."""
 
 import collections
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -125,19 +126,17 @@ def _checked(name: str, values: Any) -> Any:
         f"{name} is not finite after the server step: try a smaller learning rate, or "
         "an aggregator that clips."
     )
-    checks = [
-        tf.debugging.Assert(_is_finite(t), [message])
-        for t in tf.nest.flatten(values)
-        if t.dtype.is_floating
-    ]
-    with tf.control_dependencies(checks):
+    check = tf.debugging.Assert(_are_finite(tf.nest.flatten(values)), [message])
+    with tf.control_dependencies([check]):
         return tf.nest.map_structure(tf.identity, values)
 
 
-def _is_finite(values: tf.Tensor) -> tf.Tensor:
+def _are_finite(values: Sequence[tf.Tensor]) -> tf.Tensor:
+    floats = [t for t in values if t.dtype.is_floating]
     # A sum needs no second [n, d], but it may overflow although no value is infinite.
+    sums = [tf.reduce_sum(t) for t in floats]
     return tf.cond(
-        tf.math.is_finite(tf.reduce_sum(values)),
+        tf.reduce_all(tf.math.is_finite(sums)),
         lambda: True,
-        lambda: tf.reduce_all(tf.math.is_finite(values)),
+        lambda: tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in floats]),
     )
