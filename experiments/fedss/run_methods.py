@@ -218,7 +218,7 @@ def train_methods(config: RunConfig) -> str:
     with contextlib.closing(folder):
         checkpoints = folder.resume(runs)
         if not all(run.round_num for run in runs):
-            phi = starting_point.trained(config, task, inputs)
+            phi = starting_point.trained(config, task, model, inputs)
             for run in runs:
                 if not run.round_num:
                     run.set_feature_extractor(phi)

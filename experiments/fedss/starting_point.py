@@ -74,15 +74,18 @@ def initial(
 
 
 def trained(
-    config: RunConfig, task: tasks.FederatedTask, inputs: Mapping[str, Any]
+    config: RunConfig,
+    task: tasks.FederatedTask,
+    model: tf.keras.Model,
+    inputs: Mapping[str, Any],
 ) -> list[np.ndarray]:
-    """Returns phi before the rounds, trained on public classes if the flags say so.
+    """Trains the `initial` phi on public classes, if the flags say so.
 
-    --warm_start_cache may have it, by the fingerprints of the run's inputs.
+    --warm_start_cache may have the result, by the fingerprints of the run's inputs.
+
+    Returns:
+        Phi before the rounds.
     """
-    # A new model: after TFF has built others in graphs, Keras may refuse to list the
-    # variables of an earlier one.
-    model, _ = initial(config, task)
     epochs, seed = config.warm_start_epochs, config.seed
     if epochs:
         train = functools.partial(
