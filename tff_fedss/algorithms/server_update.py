@@ -134,9 +134,8 @@ def _checked(name: str, values: Any) -> Any:
 def _are_finite(values: Sequence[tf.Tensor]) -> tf.Tensor:
     floats = [t for t in values if t.dtype.is_floating]
     # A sum needs no second [n, d], but it may overflow although no value is infinite.
-    sums = [tf.reduce_sum(t) for t in floats]
     return tf.cond(
-        tf.reduce_all(tf.math.is_finite(sums)),
+        tf.reduce_all([tf.math.is_finite(tf.reduce_sum(t)) for t in floats]),
         lambda: True,
         lambda: tf.reduce_all([tf.reduce_all(tf.math.is_finite(t)) for t in floats]),
     )

@@ -169,7 +169,7 @@ def communication_saving(
 
 
 # Cached, since Keras takes several times as long to make this configuration as to build
-# a model from it, and a learning process builds four. Models are not cached, since
+# a model from it, and a learning process builds two. Models are not cached, since
 # Keras cannot mix those built inside and outside of graphs.
 @functools.lru_cache(maxsize=8)
 def _architecture(
