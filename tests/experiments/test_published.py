@@ -25,6 +25,7 @@ PAGES = (
     ("fedss", "centralized", "mini", "unstated", "centralized"),
     ("fedss", "characters", "mini", "table1_mini", "characters"),
     ("fedss", "figure6", "mini", "table1_mini", "figure6"),
+    ("fedss", "headline", "mini", "table1_mini", "headline"),
     ("fedss", "long", "mini", "table1_mini", "long"),
     ("fedss", "norms", "mini", "unstated", "norms"),
     ("fedss", "optimizers", "mini", "searches", "optimizers"),
