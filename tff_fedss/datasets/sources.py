@@ -83,6 +83,7 @@ class Source(abc.ABC):
         sizes: Sizes of the files in bytes, int64[files].
         stamps: int64[files], which change with a file: its modification time, or its
             checksum in the archive.
+        part: What of a file is read, if it has several images.
     """
 
     label: str
@@ -91,6 +92,7 @@ class Source(abc.ABC):
     folders: Sequence[str]
     sizes: np.ndarray
     stamps: np.ndarray
+    part: str = ""
 
     @abc.abstractmethod
     def read(self, number: int) -> bytes:
@@ -309,7 +311,7 @@ def _tar_members(path: pathlib.Path) -> dict[str, np.ndarray]:
                 places.extend((member.size, int(member.mtime), member.offset_data))
     order = np.argsort(np.array(names, object), kind="stable")
     return {
-        "names": _joined(sorted(names)),
+        "names": _joined([names[k] for k in order]),
         "folders": _joined(sorted(filter(_is_used, folders))),
         "places": np.asarray(places).reshape(-1, 3)[order].T,
     }

@@ -116,3 +116,19 @@ def test_data_sets_have_the_same_examples(folder, monkeypatch):
     assert (resized, encoded) == (tf.uint8, tf.string)
     assert len(once) > NUM_IMAGES
     np.testing.assert_array_equal(once, always)
+
+
+def test_images_that_are_read_in_another_way_are_others(folder):
+    index = images.load_index(folder)
+    _all(ResizedImages(index, Preprocessing(7, 8)))
+    grey = own_images.encoded(np.full((30, 40, 3), 128, np.uint8), "JPEG")
+
+    def all_grey(content):
+        return grey
+
+    other = images.load_index(folder)
+    other._normalize = all_grey
+    store = ResizedImages(other, Preprocessing(7, 8))
+    np.testing.assert_array_equal(_all(store), _expected(other, 8))
+    other._source.part = "another image"
+    assert other.identity()[0] != index.identity()[0]

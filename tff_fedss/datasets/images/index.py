@@ -127,11 +127,12 @@ class ImageIndex:
         sources.kept("checked", names, states, lambda: self._check(numbers), cache_dir)
 
     def identity(self) -> tuple[list[str], np.ndarray]:
-        """Returns the names of the files of all rows, and states that change with them.
+        """Returns what `encoded` depends on: names, and states, int64[..., 2].
 
-        The states are int64[..., 2].
+        The names are those of the files of all rows, and of how they are read.
         """
-        return self._identity(self._files)
+        names, states = self._identity(self._files)
+        return [self._source.part, self._normalize.__name__, *names], states
 
     def _identity(self, numbers: np.ndarray) -> tuple[list[str], np.ndarray]:
         source, path = self._source, self._source.path

@@ -29,22 +29,12 @@ class ResizedImages:
     killed leaves nothing wrong. Without a writable cache each image is always resized.
     """
 
-    def __init__(
-        self,
-        images: ImageIndex,
-        preprocessing: Preprocessing,
-        cache_dir: str | os.PathLike | None = None,
-    ):
-        """Opens the file, or begins it.
-
-        Args:
-            preprocessing: Says how images are resized.
-            cache_dir: The folder; by default `sources.default_cache_dir()`.
-        """
+    def __init__(self, images: ImageIndex, preprocessing: Preprocessing):
+        """Opens the file, or begins it; `preprocessing` says how images are resized."""
         self._images = images
         self._shape = (preprocessing.resize_size, preprocessing.resize_size, 3)
         self._record_bytes = _CHECKSUM_BYTES + int(np.prod(self._shape))
-        folder = sources.cache_folder(cache_dir)
+        folder = sources.default_cache_dir()
         names, states = images.identity()
         kind = f"resized to {preprocessing.resize_size}"
         self._path = folder / f"{sources.digest([kind, *names], states)}.pixels"

@@ -106,12 +106,12 @@ class _Records(sources.Source):
         self.sizes = index.records["length"].astype(np.int64)
         changed = sources.file_states(index.paths)[:, 1]
         self.stamps = changed[index.records["file"]]
-        self._index, self._image_key = index, image_key
+        self._index, self.part = index, image_key
 
     def read(self, number: int) -> bytes:
         """See the base class."""
         features = records.parsed(self._index.read(number))
-        return records.value(features, self._image_key, "bytes_list")
+        return records.value(features, self.part, "bytes_list")
 
 
 @contextlib.contextmanager
