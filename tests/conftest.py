@@ -28,15 +28,16 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
+    # Not `item.keywords`: it has the names of folders, such as tests/gpu, as well.
     if not config.getoption("--slow"):
         for item in items:
-            if "slow" in item.keywords:
+            if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow: needs --slow"))
     if "soak" not in config.option.markexpr:
         for item in items:
-            if "soak" in item.keywords:
+            if item.get_closest_marker("soak"):
                 item.add_marker(pytest.mark.skip(reason="soak: needs -m soak"))
-    on_gpus = [item for item in items if "gpu" in item.keywords]
+    on_gpus = [item for item in items if item.get_closest_marker("gpu")]
     if on_gpus:
         import tensorflow as tf
 
