@@ -151,7 +151,7 @@ enter_environment() {
   export PYTHONPYCACHEPREFIX=$venv/pycache
   unset PYTHONHOME PYTHONDONTWRITEBYTECODE
   if [[ -e $venv/.gpu ]]; then
-    # Kernels for GPUs newer than TensorFlow take half an hour to compile: they are kept.
+    # Kernels for GPUs newer than TensorFlow are compiled at first use: they are kept.
     local cache=${TFF_FEDSS_CACHE:-${XDG_CACHE_HOME:-${HOME:-$root}/.cache}/tff_fedss}
     export CUDA_CACHE_PATH=${CUDA_CACHE_PATH:-$cache/cuda}
     export CUDA_CACHE_MAXSIZE=${CUDA_CACHE_MAXSIZE:-4294967296}
@@ -173,7 +173,7 @@ setup() {
   say ".venv is ready: $(python -I -V)," \
     "$(grep -oE '^tensorflow(-federated)?==[^ ]+' "$root/requirements.lock" | paste -sd ' ')"
   if (($#)); then
-    say "a look at the GPUs; the first one on a new GPU may take half an hour"
+    say "a look at the GPUs; the first one on a new GPU compiles kernels, for minutes"
     python -P -m pytest -m gpu -k "driver or operation" "$root/tests/gpu"
   fi
 }

@@ -3,7 +3,7 @@
     ./run.sh table 1 --scale=mini --data_dir=OMNIGLOT      # or fedss/1
 
 README.md has all tables with their hours; docs/results the results, and paper.csv the
-paper's numbers. --scale=paper has not been run: no such GPUs.
+paper's numbers. --scale=paper has not been run.
 """
 
 import functools

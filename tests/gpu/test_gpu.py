@@ -1,7 +1,7 @@
 """Every algorithm on a GPU, held against the CPU: `./run.sh test -m gpu`.
 
 Without a GPU those tests are skipped, and the same code runs once on the CPU. The first
-start on a new kind of GPU compiles its kernels: half an hour, once.
+start on a GPU newer than TensorFlow compiles its kernels, for a minute or two.
 """
 
 import os
