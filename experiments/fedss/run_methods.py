@@ -222,8 +222,8 @@ def train_methods(config: RunConfig) -> str:
             for run in runs:
                 if not run.round_num:
                     run.set_feature_extractor(phi)
-        _train(config, folder, task, runs, checkpoints, check_placement, kept)
-        return _finish(config, folder, task, runs, kept)
+        waited = _train(config, folder, task, runs, checkpoints, check_placement, kept)
+        return _finish(config, folder, task, runs, kept) + waited
 
 
 def _train(
@@ -234,14 +234,22 @@ def _train(
     checkpoints: Any,
     check_placement: Callable[[], None],
     kept: KeptRound,
-) -> None:
-    """Trains to the last round, and writes rows, weights and curves."""
+) -> str:
+    """Trains to the last round, and writes rows, weights and curves.
+
+    Returns:
+        A line with the share of the time that clients waited for data, or "".
+    """
     by_name = {run.name: run for run in runs}
+    with_clients = [run for run in runs if METHODS[run.name].has_clients]
+    seconds = 0.0
 
     def release(metrics: training.Metrics, speed: training.Metrics) -> None:
+        nonlocal seconds
         method = metrics["method"]
         if metrics["round"] and METHODS[method].has_clients:
             check_placement()
+            seconds += speed["round_seconds"]
         folder.release(metrics, speed)
         if kept.is_best and metrics is kept.row(folder.rows, method):
             folder.write_weights(f"{method}.npz", by_name[method].weights)
@@ -265,6 +273,11 @@ def _train(
     if not kept.is_best:
         for run in runs:
             folder.write_weights(f"{run.name}.npz", run.weights)
+    if not seconds or config.runtime != "in_process":
+        return ""
+    waited = sum(run.waiting_seconds for run in with_clients)
+    waited += tff.framework.get_context_stack().current.waiting_seconds
+    return f"\nClients waited for data for {waited / seconds:.0%} of the rounds' time."
 
 
 def _finish(

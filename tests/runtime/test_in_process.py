@@ -343,6 +343,7 @@ def test_the_next_clients_are_read_ahead(at_once, monkeypatch):
         found = slow_sums([data(k) for k in range(8)])
     context.close()
     assert list(found) == [2.0 * k + 1 for k in range(8)]
+    assert context.waiting_seconds > 0
     assert sorted(reads) == sorted([*range(8)] * 2)
     # Of those that have begun, each may have another one behind it.
     assert max(most) <= 2 * at_once

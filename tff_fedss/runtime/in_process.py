@@ -20,6 +20,7 @@ import concurrent.futures
 import functools
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -107,6 +108,7 @@ class _Invocation:
         self._reads_ahead = reads_ahead
         self.client_devices: set[str] = set()
         self.trained_on_host = False
+        self.waits: list[float] = []  # Seconds of a device's wait for a client's data.
         self._stopped = threading.Event()
         self._canceller = cancellation.CancellationManager()
 
@@ -161,8 +163,9 @@ class _Invocation:
         failures: list[tuple[int, BaseException]] = []
         waiting = iter(range(self.num_clients))  # Each next() of it is atomic.
         here, *elsewhere = self._slots[: max(1, self.num_clients)]
+        num_slots = 1 + len(elsewhere)
         # In memory are the computing clients, and as many that come next.
-        room = threading.Semaphore(2 * (1 + len(elsewhere)))
+        room = threading.Semaphore(2 * num_slots)
         is_ahead = read is not None and self._reads_ahead
         reads = [concurrent.futures.Future() for _ in results] if is_ahead else []
 
@@ -181,7 +184,9 @@ class _Invocation:
             for k in waiting:
                 try:
                     if reads:
+                        start = time.monotonic()
                         reads[k].result()
+                        self.waits.append((time.monotonic() - start) / num_slots)
                     if not self._stopped.is_set():
                         results[k] = function(k, device)
                         self.client_devices.update(_devices_of(results[k]))
@@ -235,6 +240,8 @@ class InProcessContext(tff.framework.SyncContext):
             `tff.learning` does by default: TensorFlow runs that on the CPU, though the
             results may come from a GPU. On GPUs use the argument
             loop_implementation=tff.learning.LoopImplementation.DATASET_ITERATOR.
+        waiting_seconds: How long devices have waited for data that are read ahead; the
+            mean of the devices.
         close: Ends the threads of the context; a no-argument function. Runs
             automatically when the context is dropped.
     """
@@ -282,6 +289,7 @@ class InProcessContext(tff.framework.SyncContext):
         self._named_reads_ahead = reads_ahead
         self.client_devices: set[str] = set()
         self.trained_on_host = False
+        self.waiting_seconds = 0.0
         builder = program.Builder()
         self._compile = compiler.Cache(
             lambda comp: builder.build(
@@ -359,6 +367,7 @@ class InProcessContext(tff.framework.SyncContext):
             result = invocation.run(node, argument)
             self.client_devices |= invocation.client_devices
             self.trained_on_host |= invocation.trained_on_host
+            self.waiting_seconds += sum(invocation.waits)
             return result
 
 

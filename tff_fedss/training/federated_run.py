@@ -2,6 +2,7 @@
 
 import functools
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -77,6 +78,8 @@ class FederatedRun(Run):
     Attributes:
         cohort: From a round, counted from 1, to the ids of its clients.
         accountant: Computes the privacy loss of the rounds; None: none.
+        waiting_seconds: How long rounds have waited for the arguments of their clients:
+            images are read or drawn before the round, and cropped in it.
     """
 
     def __init__(
@@ -122,6 +125,7 @@ class FederatedRun(Run):
         )
         self.accountant = accountant
         self.cohort = cohort_fn(task, cohort_size, seed, sampling)
+        self.waiting_seconds = 0.0
         self._state = process.initialize()
 
     def set_feature_extractor(self, phi: Sequence[np.ndarray]) -> None:
@@ -164,7 +168,9 @@ class FederatedRun(Run):
             client's mean traffic for the whole model. With an accountant also
             `epsilon`, of all rounds so far.
         """
+        start = time.monotonic()
         clients = self.clients(round_num)
+        self.waiting_seconds += time.monotonic() - start
         try:
             state, round_metrics = self.process.next(self._state, clients)
         except runtime.ClientError as error:

@@ -29,6 +29,7 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path, one_layer):
     code, output, errors = run_train(*flags)
     assert code == 0, errors
     assert "n=40 classes" in output and "chance: 2.5 %" in output
+    assert "Clients waited for data for " in output
     assert sorted(path.name for path in folder.iterdir()) == [
         ".lock",
         "curves.pdf",
