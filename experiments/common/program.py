@@ -13,6 +13,7 @@ from experiments.common import cells, config, option_words, runtime_config
 from experiments.common.config import fail, with_flags
 from tff_fedss import files, runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
+from tff_fedss.runtime.errors import describe
 
 EXIT_STOPPED = 1
 _CELL = "cell"
@@ -78,7 +79,7 @@ def run(
         except (MemoryError, tf.errors.ResourceExhaustedError) as error:
             fail(f"out of memory: {error or 'Python could not get any'}", EXIT_STOPPED)
         except tf.errors.OpError as error:  # Such as a file that was damaged meanwhile.
-            fail(f"TensorFlow: {files.error_text(error.message)[:500]}", EXIT_STOPPED)
+            fail(f"TensorFlow: {describe(error)}", EXIT_STOPPED)
         except KeyboardInterrupt:
             print("\nInterrupted.", file=sys.stderr)
             sys.exit(_EXIT_INTERRUPTED)

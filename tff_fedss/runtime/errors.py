@@ -54,7 +54,12 @@ class WorkerError(ExecutionError):
 
 
 # TensorFlow's additions to the message of an error in a graph.
-_NO_NEWS = ("Graph execution error:", "Detected at node", "<stack traces unavailable>")
+_NO_NEWS = (
+    "Graph execution error:",
+    "Detected at node",
+    'File "',
+    "<stack traces unavailable>",
+)
 _PLACES = re.compile(r"assertion failed: | \[\[\{\{node .*?\}\}\]\]| \[Op:\w+\]")
 
 

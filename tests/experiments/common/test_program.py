@@ -43,6 +43,24 @@ def test_arguments_of_the_library_are_flags_to_a_user(
     assert capsys.readouterr().err == f"error: {line or message}\n"
 
 
+def test_an_error_of_tensorflow_keeps_its_reason_and_no_stack(capsys):
+    def main(asked):
+        stack = "\n".join(f'  File "module_{k}.py", line {k}, in f' for k in range(20))
+        raise tf.errors.InternalError(
+            None,
+            None,
+            "Graph execution error:\n\nDetected at node phi/MatMul defined at (most "
+            f"recent call last):\n{stack}\n\nthe function failed to launch on the GPU\n"
+            "\t [[{{node phi/MatMul}}]] [Op:__inference_f_1]",
+        )
+
+    with pytest.raises(SystemExit) as end:
+        program.run(main, Config(), ["program"])
+    assert end.value.code == 1
+    reason = "the function failed to launch on the GPU"
+    assert f"error: TensorFlow: {reason}" in capsys.readouterr().err
+
+
 def test_a_program_takes_what_follows_its_flags(capsys):
     seen = []
     with pytest.raises(SystemExit):
