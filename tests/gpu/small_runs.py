@@ -195,8 +195,8 @@ def _magnet():
         augmentation=AUGMENTATIONS["flip_crop"],
         seed=0,
     )
-    # Adam's first step has the same size for any gradient, so the rounding of one near 0
-    # becomes a whole step: 5 % of the largest on a GPU, 2 % after one float32 step.
+    # Adam's first step has one size for any gradient: the rounding of one near 0
+    # becomes a whole step, on a GPU 5 % of the largest.
     with mock.patch.object(tf.keras.optimizers, "Adam", tf.keras.optimizers.SGD):
         algorithm = algorithms.MagnetEmbedding(settings, *_all_images())
     return algorithm, lambda step: algorithm.update()

@@ -28,12 +28,6 @@ def float32():
     runtime.configure_gpus()
 
 
-@pytest.fixture(params=[pytest.param(GPU, marks=pytest.mark.gpu), CPU])
-def device(request):
-    """A GPU and, so that these tests are tested, the CPU."""
-    return request.param
-
-
 def largest_difference(a, b, start):
     """Returns the largest difference of a weight over the largest change of any."""
     change = max(np.abs(x - s).max(initial=0.0) for x, s in zip(a, start, strict=True))
@@ -77,10 +71,11 @@ def mobilenet_step():
     return gradient
 
 
+@pytest.mark.gpu
 @pytest.mark.parametrize("make", [product, convolution, mobilenet_step])
-def test_an_operation_gives_what_it_gives_on_the_cpu(make, device):
+def test_an_operation_gives_what_it_gives_on_the_cpu(make):
     results = []
-    for where in (CPU, device):
+    for where in (CPU, GPU):
         with tf.device(f"/{where}"):
             # The constants of a function are where it is made: a new one for each.
             function = tf.function(make())
