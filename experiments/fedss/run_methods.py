@@ -241,7 +241,6 @@ def _train(
         A line with the share of the time that clients waited for data, or "".
     """
     by_name = {run.name: run for run in runs}
-    with_clients = [run for run in runs if METHODS[run.name].has_clients]
     seconds = 0.0
 
     def release(metrics: training.Metrics, speed: training.Metrics) -> None:
@@ -275,8 +274,8 @@ def _train(
             folder.write_weights(f"{run.name}.npz", run.weights)
     if not seconds or config.runtime != "in_process":
         return ""
-    waited = sum(run.waiting_seconds for run in with_clients)
-    waited += tff.framework.get_context_stack().current.waiting_seconds
+    waited = tff.framework.get_context_stack().current.waiting_seconds
+    waited += sum(r.waiting_seconds for r in runs if METHODS[r.name].has_clients)
     return f"\nClients waited for data for {waited / seconds:.0%} of the rounds' time."
 
 
