@@ -150,21 +150,22 @@ def train(
         loss_sum, num_correct = tf.constant(0.0), tf.constant(0)
         for epoch in tf.range(training.num_epochs):
             order = example_order(num_examples, task.seed, epoch)
+            if training.use_xla:
+                # Whole batches, of static shape: surplus places repeat the last example.
+                num_batches = -(-num_examples // training.batch_size)
+                places = tf.range(num_batches * training.batch_size)
+                order = tf.gather(order, tf.minimum(places, num_examples - 1))
             # Once an epoch: uint8 is gathered on the host whatever the device, so a GPU
             # that gathered each batch would send all images to the host each time.
             epoch_images = tf.gather(task.images, order)
             epoch_targets = tf.gather(targets, order)
             for start in tf.range(0, num_examples, training.batch_size):
+                batch, counts = slice(start, start + training.batch_size), None
+                images, batch_targets = epoch_images[batch], epoch_targets[batch]
                 if training.use_xla:
-                    # Static shapes: surplus places repeat the last example.
-                    place = start + tf.range(training.batch_size)
-                    counts = place < num_examples
-                    batch = tf.minimum(place, num_examples - 1)
-                    images = tf.gather(epoch_images, batch)
-                    batch_targets = tf.gather(epoch_targets, batch)
-                else:
-                    batch, counts = slice(start, start + training.batch_size), None
-                    images, batch_targets = epoch_images[batch], epoch_targets[batch]
+                    images.set_shape([training.batch_size, *images.shape[1:]])
+                    batch_targets.set_shape([training.batch_size])
+                    counts = start + tf.range(training.batch_size) < num_examples
                 w, optimizer_state, losses, correct = step(
                     images, batch_targets, counts, w, optimizer_state, (phi, rows)
                 )
