@@ -1,3 +1,6 @@
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -133,3 +136,16 @@ def test_a_failure_gives_the_classes_back(old_models):
         algorithms.build_fedss(draws_anew, 12, SETS)
     for model in old_models:
         use(model)
+
+
+def test_the_graphs_that_a_process_is_made_of_are_freed():
+    graphs = []
+
+    def phi():
+        graphs.append(weakref.ref(tf.compat.v1.get_default_graph()))
+        return models.small_cnn((8, 8, 1), 4)
+
+    process = algorithms.build_fedss(phi, 20, SETS)
+    gc.collect()
+    assert process and graphs
+    assert not any(graph() for graph in graphs)

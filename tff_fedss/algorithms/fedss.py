@@ -38,7 +38,7 @@ from tff_fedss.algorithms.server_update import ServerState
 METHODS = ("fedss", "neg_only", "pos_only", "full_softmax")
 
 
-@models.keeping_keras_classes()
+@models.building_in_graphs()
 def build_fedss(
     feature_extractor_fn: Callable[[], tf.keras.Model],
     num_classes: int,

@@ -30,9 +30,9 @@ from tff_fedss.models.image_input import ImageInput
 from tff_fedss.models.keras_tools import (
     ModelSize,
     assign,
+    building_in_graphs,
     check_feature_extractor_fn,
     inference,
-    keeping_keras_classes,
     model_size,
     values,
 )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import ops
 
 from tff_fedss import errors
 
@@ -81,7 +82,7 @@ def model_size(model_fn: Callable[[], tf.keras.Model]) -> ModelSize:
     Args:
         model_fn: Builds it. It is called inside a graph, where weights get no values.
     """
-    with tf.Graph().as_default(), _quiet(), keeping_keras_classes():
+    with tf.Graph().as_default(), _quiet(), building_in_graphs():
         model = model_fn()
         outputs = [
             math.prod(layer.output_shape[1:]) for layer in model.layers if layer.weights
@@ -93,20 +94,27 @@ def model_size(model_fn: Callable[[], tf.keras.Model]) -> ModelSize:
 
 
 @contextlib.contextmanager
-def keeping_keras_classes() -> Iterator[None]:
-    """Restores the bases of Keras's classes after models were built in a graph.
+def building_in_graphs() -> Iterator[None]:
+    """Undoes what models that are built in graphs change in TensorFlow and Keras.
 
     A layer that is created in a graph of TensorFlow 1, such as TFF's, changes its
     class's base also for existing models: until the next layer is created eagerly,
     these have no `get_weights`, and cannot be called.
+
+    TensorFlow registers the gradient of every call of a `tf.custom_gradient`, which
+    keeps its graph. A gradient of a graph of this block must also be built in it.
     """
     bases = {cls: cls.__bases__ for cls in _subclasses(tf.keras.layers.Layer)}
+    gradients = ops.gradient_registry._registry
+    before = set(gradients)
     try:
         yield
     finally:
         for cls, own in bases.items():
             if cls.__bases__ != own:
                 cls.__bases__ = own
+        for name in gradients.keys() - before:
+            del gradients[name]
 
 
 def _subclasses(cls: type) -> set[type]:
