@@ -3,14 +3,14 @@
     ./run.sh python -m experiments.benchmarks.growth
 
 runs rounds of FedSS with training (the small CNN at 28x28; clients of 96 images, 90
-positives, 80 sampled negatives; in-process runtime): for n from 2 k to 1 M at d = 64,
+positives, 80 sampled negatives; in-process runtime): for n from 2 k to 10 M at d = 64,
 from 2 k to 200 k at d = 1280 (where W of a million classes and its momentum would need
-more than 20 GB), and for K from 8 to 128. FullSoftmax is measured beside it up to 200 k
-classes. Every case is a separate process, which waits while another runs; they take
+more than 20 GB), and for K from 8 to 2,000. FullSoftmax is measured beside it up to
+200 k classes. Every case is a separate process, which waits while another runs; they take
 turns, so that other load affects all.
 
 Prints tables and writes growth.csv and growth.md. About 15 minutes on 2 quiet cores, up
-to 10 GB of memory at a time.
+to 20 GB of memory at a time.
 """
 
 import contextlib
@@ -48,11 +48,13 @@ class Case:
 
 
 _SERIES = {
-    "n_d64": [Case(num_classes=n) for n in (2_000, 20_000, 200_000, 1_000_000)],
+    "n_d64": [
+        Case(num_classes=n) for n in (2_000, 20_000, 200_000, 1_000_000, 10_000_000)
+    ],
     "n_d1280": [
         Case(num_classes=n, embedding_dim=1280) for n in (2_000, 20_000, 200_000)
     ],
-    "cohort": [Case(cohort_size=k) for k in (8, 16, 32, 64, 128)],
+    "cohort": [Case(cohort_size=k) for k in (8, 32, 128, 512, 2_000)],
     "full_softmax": [
         Case("full_softmax", num_classes=n) for n in (2_000, 20_000, 200_000)
     ],
@@ -140,6 +142,7 @@ class _Rounds:
     """
 
     def __init__(self, case: Case):
+        runtime.use_one_thread_per_operation()
         runtime.set_in_process_context(clients_per_device=len(os.sched_getaffinity(0)))
         self._clients = _clients(case)
         start = time.perf_counter()
