@@ -6,8 +6,8 @@ runs rounds of FedSS with training (the small CNN at 28x28; clients of 96 images
 positives, 80 sampled negatives; in-process runtime): for n from 2 k to 10 M at d = 64,
 from 2 k to 200 k at d = 1280 (where W of a million classes and its momentum would need
 more than 20 GB), and for K from 8 to 2,000. FullSoftmax is measured beside it up to
-200 k classes. Every case is a separate process, which waits while another runs; they take
-turns, so that other load affects all.
+200 k classes. Every case is a separate process, which waits while another runs; they
+take turns, so that other load affects all.
 
 Prints tables and writes growth.csv and growth.md. About 15 minutes on 2 quiet cores, up
 to 20 GB of memory at a time.
