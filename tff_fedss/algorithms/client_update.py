@@ -151,7 +151,7 @@ def train(
         for epoch in tf.range(training.num_epochs):
             order = example_order(num_examples, task.seed, epoch)
             if training.use_xla:
-                # Whole batches, of static shape: surplus places repeat the last example.
+                # Whole batches, of static shape: surplus places repeat an example.
                 num_batches = -(-num_examples // training.batch_size)
                 places = tf.range(num_batches * training.batch_size)
                 order = tf.gather(order, tf.minimum(places, num_examples - 1))
