@@ -114,7 +114,7 @@ def building_in_graphs() -> Iterator[None]:
             if cls.__bases__ != own:
                 cls.__bases__ = own
         for name in gradients.keys() - before:
-            del gradients[name]
+            gradients.pop(name, None)
 
 
 def _subclasses(cls: type) -> set[type]:
