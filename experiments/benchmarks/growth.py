@@ -9,7 +9,7 @@ more than 20 GB), and for K from 8 to 2,000. FullSoftmax is measured beside it u
 200 k classes. Every case is a separate process, which waits while another runs; they
 take turns, so that other load affects all.
 
-Prints tables and writes growth.csv and growth.md. About 15 minutes on 2 quiet cores, up
+Prints tables and writes growth.csv and growth.md. About 35 minutes on 2 quiet cores, up
 to 20 GB of memory at a time.
 """
 
