@@ -279,6 +279,7 @@ class GroupNormalization(tf.keras.layers.GroupNormalization):
 _ROW = 384
 
 
+@tf.autograph.experimental.do_not_convert
 def _group_normalize(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int, epsilon: float
 ) -> tf.Tensor:
@@ -350,6 +351,7 @@ def _group_normalize(
     return normalize(x, gamma, beta)
 
 
+@tf.autograph.experimental.do_not_convert
 def _by_batch_norm(
     x: tf.Tensor, gamma: tf.Tensor, beta: tf.Tensor, groups: int, epsilon: float
 ) -> tf.Tensor:

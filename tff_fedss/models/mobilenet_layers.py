@@ -134,6 +134,7 @@ class DepthwiseConv2D(tf.keras.layers.DepthwiseConv2D):
         return tf.keras.layers.DepthwiseConv2D.from_config(self.get_config())
 
 
+@tf.autograph.experimental.do_not_convert
 def _depthwise(x: tf.Tensor, kernel: tf.Tensor, strides: tuple[int, int]) -> tf.Tensor:
     strides = [1, *strides, 1]
 

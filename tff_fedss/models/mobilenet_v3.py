@@ -197,13 +197,12 @@ def _architecture(
         features = tf.keras.layers.Flatten(name="features", dtype=FLOAT32)(
             classifier.get_layer("Logits").input
         )
-        with_batch_norm = tf.keras.Model(
+        network = tf.keras.Model(
             classifier.input, features, name=f"mobilenet_v3_{size}"
         )
-        model = tf.keras.models.clone_model(
-            with_batch_norm, clone_function=NORMALIZATIONS[normalization]
-        )
-        return _with_own_layers(_with_fixed_names(model.get_config()))
+        config = network.get_config()
+        _set_normalization(config, network, normalization)
+        return _with_own_layers(_with_fixed_names(config))
 
     # A new thread has no graph: the weights of this temporary model are not in the
     # caller's graph, and building it is several times as fast as in a graph.
@@ -283,25 +282,32 @@ def _with_own_layers(config: dict[str, Any]) -> dict[str, Any]:
     return {**config, "layers": list(layers.values())}
 
 
-def _with_batch_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
-    """Copies a layer without its weights; BatchNorms compute in float32."""
-    config = layer.get_config()
-    if isinstance(layer, tf.keras.layers.BatchNormalization):
-        config.update(dtype=FLOAT32, momentum=_BATCH_NORM_MOMENTUM)
-    return type(layer).from_config(config)
+def _set_normalization(
+    config: dict[str, Any], network: tf.keras.Model, normalization: str
+) -> None:
+    """Replaces the BatchNorms in the configuration of Keras's network."""
+    for layer in config["layers"]:
+        if layer["class_name"] == "BatchNormalization":
+            batch_norm = network.get_layer(layer["name"])
+            new = NORMALIZATIONS[normalization](batch_norm)
+            layer.update(tf.keras.layers.serialize(new))
 
 
-def _with_group_norm(layer: tf.keras.layers.Layer) -> tf.keras.layers.Layer:
-    """Copies a layer without its weights, or makes the GroupNorm for a BatchNorm."""
-    if isinstance(layer, tf.keras.layers.BatchNormalization):
-        return GroupNormalization(
-            layer.gamma.shape[0] // _CHANNELS_PER_GROUP,
-            epsilon=layer.epsilon,
-            name=layer.name,
-            dtype=FLOAT32,
-        )
-    return type(layer).from_config(layer.get_config())
+def _batch_norm(layer: tf.keras.layers.BatchNormalization) -> tf.keras.layers.Layer:
+    """Copies a BatchNorm without its weights; it computes in float32."""
+    config = {"dtype": FLOAT32, "momentum": _BATCH_NORM_MOMENTUM}
+    return type(layer).from_config(layer.get_config() | config)
+
+
+def _group_norm(layer: tf.keras.layers.BatchNormalization) -> tf.keras.layers.Layer:
+    """Makes the GroupNorm for a BatchNorm."""
+    return GroupNormalization(
+        layer.gamma.shape[0] // _CHANNELS_PER_GROUP,
+        epsilon=layer.epsilon,
+        name=layer.name,
+        dtype=FLOAT32,
+    )
 
 
 # By the user's names.
-NORMALIZATIONS = {"group": _with_group_norm, "batch": _with_batch_norm}
+NORMALIZATIONS = {"group": _group_norm, "batch": _batch_norm}
