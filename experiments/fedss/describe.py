@@ -33,9 +33,11 @@ def counts_of(dataset: FederatedDataset) -> dict[str, np.ndarray]:
     Args:
         dataset: The data set, with at least one client; no image is decoded.
     """
+    positives, num_images = [], []
     client_ids = dataset.train.client_ids
-    positives = [dataset.positives(client_id) for client_id in client_ids]
-    num_images = [dataset.num_examples(client_id) for client_id in client_ids]
+    for client_id in progress.bar("Counting", unit="clients", items=client_ids):
+        positives.append(dataset.positives(client_id))
+        num_images.append(dataset.num_examples(client_id))
     holders = np.bincount(np.concatenate(positives), minlength=dataset.num_classes)
     per_class = _images_per_class(dataset)
     return {

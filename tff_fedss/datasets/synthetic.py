@@ -199,12 +199,21 @@ class _Partition:
         """The largest number of classes of a client."""
         return int(np.diff(self._cuts).max())
 
+    def num_classes(self, client: int) -> int:
+        """The number of classes of a client."""
+        _, start, stop = self._cut(client)
+        return stop - start
+
     def classes(self, client: int) -> np.ndarray:
         """The sorted classes of a client, int32."""
-        replica, position = divmod(client, self._per_replica)
-        start, stop = self._cuts[replica, position : position + 2]
+        replica, start, stop = self._cut(client)
         held = self._bijections[replica](np.arange(start, stop))
         return np.sort(held).astype(np.int32)
+
+    def _cut(self, client: int) -> tuple[int, int, int]:
+        """Returns a client's replica, and its part of that replica's sequence."""
+        replica, position = divmod(client, self._per_replica)
+        return replica, *self._cuts[replica, position : position + 2].tolist()
 
 
 class _GlyphClientData(ArrayClientData):
@@ -250,25 +259,24 @@ class _GlyphClientData(ArrayClientData):
 
     def num_examples(self, client_id: str) -> int:
         """Returns n_k, the number of a client's images; draws none."""
-        _, _, counts = self._counts(self.position(client_id))
+        _, counts = self._counts(self.position(client_id))
         return int(counts.sum())
 
     def client_arrays(self, client_id: str) -> Arrays:
         """Returns the images and labels of a client."""
         return self._kept(self.position(client_id))
 
-    def _counts(
-        self, client: int
-    ) -> tuple[np.random.Generator, np.ndarray, np.ndarray]:
-        """Returns a client's random stream, classes and images per class, as drawn."""
+    def _counts(self, client: int) -> tuple[np.random.Generator, np.ndarray]:
+        """Returns a client's random stream and images per class, as drawn."""
         rng = _rng(self._seed, _Purpose.TRAIN_EXAMPLES, client)
-        classes = self.partition.classes(client)
         fewest = (self._per_class + 1) // 2
         most = 2 * self._per_class - fewest
-        return rng, classes, rng.integers(fewest, most, len(classes), endpoint=True)
+        num_classes = self.partition.num_classes(client)
+        return rng, rng.integers(fewest, most, num_classes, endpoint=True)
 
     def _write(self, client: int) -> Arrays:
-        rng, classes, counts = self._counts(client)
+        rng, counts = self._counts(client)
+        classes = self.partition.classes(client)
         # Not sorted by class: this is the order of a local epoch.
         of_class = rng.permutation(np.repeat(np.arange(len(classes)), counts))
         drawn = glyph_drawing.draw_glyphs(_rngs(self._seed, _Purpose.GLYPH, classes))
