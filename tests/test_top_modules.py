@@ -1,4 +1,4 @@
-"""The modules of tff_fedss itself: files, memory, seeds, tensors, stopping."""
+"""The modules of tff_fedss: files, memory, progress, seeds, tensors, stopping."""
 
 import contextlib
 import errno
@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tff_fedss import errors, files, memory, seeds, stopping, tensors
+from tff_fedss import errors, files, memory, progress, seeds, stopping, tensors
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.stopping import stop_if_asked
 
@@ -281,6 +281,17 @@ def test_the_second_request_stops_at_once():
 def test_a_request_in_the_last_round_stops_after_it():
     with pytest.raises(KeyboardInterrupt), stopping.deferred("round"):
         ask(signal.SIGINT)
+
+
+@pytest.mark.parametrize("seconds", [1e-9, 3600.0])
+def test_progress_in_a_log_is_lines(seconds, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "SECONDS_BETWEEN_LINES", seconds)
+    assert list(progress.bar("Reading", unit="files", items=range(2))) == [0, 1]
+    with progress.bar("Counting") as bar:
+        bar.update(3)
+    lines = [line.partition("  ETA")[0] for line in capsys.readouterr().err.split("\n")]
+    read = ["Reading  1/2 files", "Reading  2/2 files"]
+    assert lines == ([] if seconds > 1 else [*read, "Counting  3/? images"]) + [""]
 
 
 def test_a_round_without_progress_stops_in_its_middle():

@@ -15,11 +15,10 @@ import numpy as np
 import pandas as pd
 import tensorflow as tf
 import tensorflow_federated as tff
-import tqdm
 
 from experiments.benchmarks import measured
 from experiments.common import config, program
-from tff_fedss import algorithms, runtime, tasks, training
+from tff_fedss import algorithms, progress, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 _RUNTIMES = ("in_process", "cluster", "native")
@@ -84,7 +83,7 @@ def _measure(name: str, rounds: int) -> dict[str, list[int]]:
     resident: dict[str, list[int]] = {"driver": []}
     if name == "cluster":
         resident["actor"] = []
-    for _ in tqdm.tqdm(range(rounds), desc=name, unit="round", disable=None):
+    for _ in progress.bar(name, unit="rounds", items=range(rounds)):
         run.run_round()
         for process, found in resident.items():
             pid = context.actor_pids[0] if process == "actor" else None

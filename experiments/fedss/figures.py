@@ -21,13 +21,12 @@ import numpy as np
 import sklearn.metrics
 import tensorflow as tf
 import tensorflow_federated as tff
-import tqdm
 
 from experiments.common import cells, config, plots, program, results
 from experiments.fedss import pages, run_parts
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
-from tff_fedss import algorithms, files, metrics, models, tasks, training
+from tff_fedss import algorithms, files, metrics, models, progress, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
@@ -101,7 +100,8 @@ def figure7(
             predict, title = _predictor(task, run), METHODS[run.name].title
             true, predicted = predict(client_id)
             of_clients = [
-                predict(one) for one in tqdm.tqdm(counted, desc=title, unit="clients")
+                predict(one)
+                for one in progress.bar(title, unit="clients", items=counted)
             ]
             rates = [100 * np.mean(right == found) for right, found in of_clients]
             num_found = np.mean([len(np.unique(found)) for _, found in of_clients])
@@ -320,7 +320,7 @@ def figure9(
             cohort_size,
             seed,
         )
-        for m in tqdm.tqdm(sizes, desc="gradient noise", unit="|N_k|", disable=None)
+        for m in progress.bar("Gradient noise", unit="|N_k|", items=sizes)
     }
     curves = []
     parts = {"model": "all parameters", "feature_extractor": "phi", "classifier": "W"}

@@ -28,11 +28,10 @@ import numpy as np
 import pandas as pd
 import scipy.special
 import tensorflow as tf
-import tqdm
 
 from experiments.benchmarks import measured
 from experiments.common import config, program
-from tff_fedss import files, samplers
+from tff_fedss import files, progress, samplers
 from tff_fedss.datasets.central import idx_files
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.samplers.kernels import RandomFourierKernel
@@ -160,7 +159,9 @@ def _bias(num_draws: int) -> pd.DataFrame:
         classes[targets] + _unit(generator.standard_normal((_EXAMPLES, _DIM)))
     )
     rows = []
-    for name, sampler in tqdm.tqdm(list(_samplers_to_compare()), desc="bias"):
+    for name, sampler in progress.bar(
+        "Bias", unit="samplers", items=list(_samplers_to_compare())
+    ):
         sampler.rebuild(classes)
         for m in _NUM_NEGATIVES:
             measured = [
@@ -214,14 +215,16 @@ def _mse(name: str, setting: _Setting) -> pd.DataFrame:
         errors["random Fourier", frequencies] = np.mean(
             [
                 np.mean((_fourier(h, c, tau, frequencies, seed) - exact) ** 2)
-                for seed in tqdm.trange(repeats, desc=f"Fourier, D = {frequencies:,}")
+                for seed in progress.bar(
+                    f"Fourier, D = {frequencies:,}", unit="seeds", items=range(repeats)
+                )
             ]
         )
     # Few features of a high degree cause most of the error, so draws vary much.
     errors["random Maclaurin", _LARGEST] = np.mean(
         [
             np.mean((maclaurin(h, c, tau, _LARGEST, seed) - exact) ** 2)
-            for seed in tqdm.trange(2, 12, desc="Maclaurin")
+            for seed in progress.bar("Maclaurin", unit="seeds", items=range(2, 12))
         ]
     )
     errors["random Maclaurin, by the formula", _LARGEST] = np.mean(

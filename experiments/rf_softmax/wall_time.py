@@ -22,11 +22,10 @@ import time
 
 import numpy as np
 import pandas as pd
-import tqdm
 
 from experiments.benchmarks import measured
 from experiments.common import config, program
-from tff_fedss import samplers
+from tff_fedss import progress, samplers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +110,9 @@ def _measure(num_classes: int, repeats: int) -> list[dict]:
             }
         )
     draws, cpu_draws, updates = ([[] for _ in built] for _ in range(3))
-    for _ in tqdm.trange(repeats + 1, desc=f"n={num_classes:,}", mininterval=1):
+    for _ in progress.bar(
+        f"n={num_classes:,}", unit="batches", items=range(repeats + 1)
+    ):
         targets = generator.integers(num_classes, size=_BATCH_SIZE)
         noise = generator.standard_normal((_BATCH_SIZE, _DIM), np.float32)
         queries = embeddings[targets] + 0.1 * noise

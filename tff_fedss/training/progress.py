@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tqdm
 
-_SECONDS_BETWEEN_LINES = 10.0
+from tff_fedss.progress import SECONDS_BETWEEN_LINES
 
 
 def _as_percent(share: float) -> str:
@@ -98,7 +98,7 @@ class Progress:
             return
         now = time.monotonic()
         is_news = self._metric in metrics or done == self._total
-        if is_news or now - self._last_line >= _SECONDS_BETWEEN_LINES:
+        if is_news or now - self._last_line >= SECONDS_BETWEEN_LINES:
             self._last_line = now
             values = "  ".join(f"{key} {value}" for key, value in shown.items())
             print(
