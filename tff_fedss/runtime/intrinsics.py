@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow.python.data.ops.from_tensor_slices_op import _TensorSliceDataset
 from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 from tff_fedss import tensors
@@ -90,7 +89,7 @@ def _map(type_signature: tff.FunctionType) -> Intrinsic:
 def _read(value: Any, type_spec: tff.Type) -> Any:
     """Returns a value whose sequences are in memory."""
     if isinstance(type_spec, tff.SequenceType):
-        if value.columns is not None or isinstance(value.owners, _TensorSliceDataset):
+        if value.columns is not None or tensors.is_in_memory(value.owners):
             return value
         data = _dataset(value, type_spec.element).cache()
         # One operation that reads all: a loop here would hold Python's lock.

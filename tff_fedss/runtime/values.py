@@ -54,12 +54,7 @@ class SequenceValue:
     def variant(self) -> tf.Tensor:
         """The dataset as a scalar variant tensor on the CPU."""
         if self._variant is None:
-            shapes = [column.shape[1:] for column in self.columns]
-            with tf.device("/device:CPU:0"):
-                self._variant = tf.raw_ops.TensorSliceDataset(
-                    components=self.columns, output_shapes=shapes
-                )
-            tensors.without_dict([self._variant])
+            self._variant = tensors.slices_variant(self.columns)
         return self._variant
 
 
