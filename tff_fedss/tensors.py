@@ -65,3 +65,17 @@ def _slicer(specs: tuple[tf.TensorSpec, ...]) -> Callable[..., tf.Tensor]:
 def is_in_memory(dataset: Any) -> bool:
     """Returns whether it is a data set of the rows of tensors."""
     return isinstance(dataset, _Slices | from_tensor_slices_op._TensorSliceDataset)
+
+
+def stacked(dataset: tf.data.Dataset) -> Any:
+    """Reads a whole data set into tensors, in one pass and in a graph.
+
+    Slicing these is several times as fast as iterating over the data set in a graph.
+    """
+    # An empty data set has no batch; a dummy element makes one.
+    zeros = tf.nest.map_structure(
+        lambda spec: tf.zeros(spec.shape, spec.dtype), dataset.element_spec
+    )
+    dummy = tf.data.Dataset.from_tensors(zeros)
+    everything = dataset.concatenate(dummy).batch(tf.int32.max).get_single_element()
+    return tf.nest.map_structure(lambda column: column[:-1], everything)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import class_sets, models, seeds
+from tff_fedss import class_sets, models, seeds, tensors
 from tff_fedss.algorithms import aggregation, optimizers, settings
 
 
@@ -56,7 +56,7 @@ def draw_class_set(
     if "positives" in client:
         labels = client["positives"]
     else:
-        labels = _stack(client["data"].map(lambda example: example["label"]))
+        labels = tensors.stacked(client["data"].map(lambda example: example["label"]))
     permanent = {}
     if builder.is_permanent:
         permanent["permanent_seed"] = negatives_seed(client["permanent_seed"])
@@ -72,7 +72,7 @@ def read(
     When it runs, tf.errors.InvalidArgumentError if a label is not among the client's
     "positives".
     """
-    data = _stack(client["data"])
+    data = tensors.stacked(client["data"])
     labels = data["label"]
     if "positives" in client:
         known = class_sets.contains(tf.sort(client["positives"]), labels)
@@ -325,17 +325,3 @@ def _is_correct(
     logits = tf.where(class_set.is_member, logits, logits.dtype.min)
     # Not `==`: in TFF's graphs it compares Python objects, and is always false.
     return tf.equal(tf.argmax(logits, 1, tf.int32), targets)
-
-
-def _stack(data: tf.data.Dataset) -> Any:
-    """Reads a client's whole data set into tensors, in one pass.
-
-    The training loop slices them: iterating a tf.data.Dataset inside a graph is several
-    times slower than the training step.
-    """
-    # An empty data set has no batch; a dummy element makes one.
-    dummy = tf.data.Dataset.from_tensors(
-        tf.nest.map_structure(lambda s: tf.zeros(s.shape, s.dtype), data.element_spec)
-    )
-    everything = data.concatenate(dummy).batch(tf.int32.max).get_single_element()
-    return tf.nest.map_structure(lambda stacked: stacked[:-1], everything)

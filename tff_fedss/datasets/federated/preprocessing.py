@@ -100,12 +100,12 @@ class Preprocessing:
         a client's seed, of (seed, round, client, example). Elements are
         `OrderedDict(image=uint8[image_size, image_size, 3], label=int32[])`.
         """
-        stream = seeds.fold_in(tf.constant(seed, tf.int32), seeds.Stream.CROP)
-        return self._random_crops(data, stream)
+        return self._random_crops(data, tf.constant(seed, tf.int32))
 
     @functools.cached_property
     def _random_crops(self) -> TracedOnce:
-        def random_crops(data, stream):
+        def random_crops(data, seed):
+            stream = seeds.fold_in(seed, seeds.Stream.CROP)
             return data.enumerate().map(
                 lambda index, example: self.random_crop(
                     example, seeds.fold_in(stream, index)
