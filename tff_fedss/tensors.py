@@ -79,3 +79,26 @@ def stacked(dataset: tf.data.Dataset) -> Any:
     dummy = tf.data.Dataset.from_tensors(zeros)
     everything = dataset.concatenate(dummy).batch(tf.int32.max).get_single_element()
     return tf.nest.map_structure(lambda column: column[:-1], everything)
+
+
+def columns(dataset: tf.data.Dataset) -> list[tf.Tensor] | None:
+    """Reads a whole data set into tensors, in one pass and eagerly.
+
+    Returns:
+        A tensor for each part of an element, in the order of `tf.nest.flatten`, with a
+        row for each element; None if the elements may differ in shape.
+    """
+    specs = tuple(tf.nest.flatten(dataset.element_spec))
+    if not all(spec.shape.is_fully_defined() for spec in specs):
+        return None
+    with tf.device(_CPU):
+        return without_dict(_reader(specs)(tf.data.experimental.to_variant(dataset)))
+
+
+@functools.lru_cache
+def _reader(specs: tuple[tf.TensorSpec, ...]) -> Callable[..., list[tf.Tensor]]:
+    @tf.function(input_signature=[tf.TensorSpec([], tf.variant)], autograph=False)
+    def reader(variant):
+        return list(stacked(tf.data.experimental.from_variant(variant, specs)))
+
+    return reader.get_concrete_function()

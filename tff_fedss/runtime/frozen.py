@@ -5,7 +5,6 @@ machine share arrays without a copy, by pickle's protocol 5.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -15,8 +14,6 @@ import tensorflow_federated as tff
 
 from tff_fedss import tensors
 from tff_fedss.runtime import values
-
-_BATCH = 4096
 
 
 class ClientRef(NamedTuple):
@@ -123,50 +120,11 @@ def num_bytes(value: Any) -> int:
 def _freeze_sequence(value: Any, element: tff.Type) -> Sequence:
     if isinstance(value, list):  # TFF also accepts these.
         return Sequence(None, [_parts(example, element) for example in value])
-    specs = _parts(value.element_spec, element)
-    if not all(spec.shape.is_fully_defined() for spec in specs):
+    columns = tensors.columns(value)
+    if columns is None:
         return Sequence(None, [_parts(e, element) for e in value.as_numpy_iterator()])
-    (cardinality,) = tensors.without_dict([value.cardinality()])
-    if 0 < int(cardinality) <= _BATCH:
-        parts = tensors.without_dict(_parts(_whole(value), element))
-        return Sequence([part.numpy() for part in parts])
-    batches = [
-        _parts(batch, element) for batch in value.batch(_BATCH).as_numpy_iterator()
-    ] or [[np.zeros([0, *spec.shape], spec.dtype.as_numpy_dtype) for spec in specs]]
-    if len(batches) == 1:
-        return Sequence(batches[0])
-    return Sequence([np.concatenate(column) for column in zip(*batches, strict=True)])
-
-
-@functools.cache
-def _batching() -> dict[str, tf.Tensor]:
-    """Returns the arguments of batches; numbers would become tensors each time."""
-    with tf.device("/device:CPU:0"):
-        return {
-            "batch_size": tf.constant(_BATCH, tf.int64),
-            "drop_remainder": tf.constant(False),
-        }
-
-
-def _whole(dataset: tf.data.Dataset) -> Any:
-    """Returns the elements of a data set with at most _BATCH of them, as a batch.
-
-    It takes a third of an iterator's time, and unlike `batch` leaves no tensors.
-    """
-    specs = tf.nest.flatten(dataset.element_spec)
-    types = {
-        "output_types": [spec.dtype for spec in specs],
-        "output_shapes": [[None, *spec.shape] for spec in specs],
-    }
-    with tf.device("/device:CPU:0"):
-        batched = tf.raw_ops.BatchDatasetV2(
-            input_dataset=tf.data.experimental.to_variant(dataset),
-            **_batching(),
-            **types,
-        )
-        found = tf.raw_ops.DatasetToSingleElement(dataset=batched, **types)
-    tensors.without_dict([batched])
-    return tf.nest.pack_sequence_as(dataset.element_spec, found)
+    columns = tf.nest.pack_sequence_as(value.element_spec, columns)
+    return Sequence([column.numpy() for column in _parts(columns, element)])
 
 
 def _parts(element: Any, type_spec: tff.Type) -> list[Any]:

@@ -4,7 +4,6 @@ Each one is a function (argument, device) -> value. The server's work runs on th
 device; the clients' work goes through `device.for_each_client`.
 """
 
-import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -90,19 +89,13 @@ def _map(type_signature: tff.FunctionType) -> Intrinsic:
 def _read(value: Any, type_spec: tff.Type) -> Any:
     """Returns a value whose sequences are in memory, if they can be stacked."""
     if isinstance(type_spec, tff.SequenceType):
-        owner = value.owners
-        if value.columns is not None or tensors.is_in_memory(owner):
+        dataset = value.owners
+        if value.columns is not None or tensors.is_in_memory(dataset):
             return value
-        if isinstance(owner, tf.data.Dataset):
-            spec = owner.element_spec
-        else:
-            spec = values.element_structure(type_spec.element)
-        specs = tuple(tf.nest.flatten(spec))
-        if not all(spec.shape.is_fully_defined() for spec in specs):
-            return value
-        with tf.device("/device:CPU:0"):
-            columns = _reader(specs)(value.variant)
-        return values.SequenceValue(columns=tensors.without_dict(columns))
+        if not isinstance(dataset, tf.data.Dataset):
+            dataset = _dataset(value, type_spec.element)
+        columns = tensors.columns(dataset)
+        return value if columns is None else values.SequenceValue(columns=columns)
     if not isinstance(type_spec, tff.StructType):
         return value
     return tuple(
@@ -111,18 +104,6 @@ def _read(value: Any, type_spec: tff.Type) -> Any:
             value, tff.structure.iter_elements(type_spec), strict=True
         )
     )
-
-
-@functools.lru_cache
-def _reader(specs: tuple[tf.TensorSpec, ...]) -> Callable[..., list[tf.Tensor]]:
-    """Returns a function that reads a data set of elements: its variant -> columns."""
-
-    @tf.function(input_signature=[tf.TensorSpec([], tf.variant)], autograph=False)
-    def read(variant):
-        dataset = tf.data.experimental.from_variant(variant, specs)
-        return list(tensors.stacked(dataset))
-
-    return read.get_concrete_function()
 
 
 def _map_all_equal(argument, device):
