@@ -346,7 +346,7 @@ def test_secure_sums(in_process):
             assert result[name]["a"] == a
             np.testing.assert_array_equal(result[name]["b"], b)
         values[1]["a"] = np.int32(61)
-        with pytest.raises(Exception, match="larger than maximum"):
+        with pytest.raises(runtime.ClientError, match="Client 1 of 3.*larger than max"):
             secure_sums()(values)
 
 
