@@ -261,12 +261,12 @@ def hold_out_clients(
     is_apart = choose_validation(len(everyone), validation_share, rng)
     apart = [everyone[k] for k in np.flatnonzero(is_apart)]
     kept = [everyone[k] for k in np.flatnonzero(~is_apart)]
-    # Retrieval does not need known classes.
-    is_known = np.full(dataset.num_classes, dataset.test_is_unseen)
-    for client_id in kept:
-        is_known[dataset.positives(client_id)] = True
     note, test = note_validation(len(apart), 0, 1), {}
     if on_validation:
+        # Retrieval does not need known classes.
+        is_known = np.full(dataset.num_classes, dataset.test_is_unseen)
+        for client_id in kept:
+            is_known[dataset.positives(client_id)] = True
         images, num_known, num_images = _images_of(dataset, apart, is_known)
         note = note_validation(len(apart), num_images - num_known, num_known)
         note += "; measured on their images"
