@@ -59,6 +59,20 @@ _CHUNKS = dict(_MINI_2, partition="chunks")
 _LONG = dict(_MINI_1, rounds=1000, rounds_per_evaluation=50)
 _ALL_CHARACTERS = dict(_MINI_1, dataset="omniglot:characters=all")
 _NORMS = dict(_MINI_TABLE, dataset="glyphs", rounds=100, rounds_per_evaluation=25)
+# A client takes part about once. Rate and norm: docs/results/hundred_thousand.
+_HUNDRED_THOUSAND = dict(
+    _COMMON,
+    dataset="glyphs:num_classes=100000",
+    task="classification",
+    rounds=300,
+    clients_per_round=64,
+    client_learning_rate=0.01,
+    initial_norm=0.03,
+    model="small_cnn",
+    warm_start_epochs=3,
+    rounds_per_evaluation=50,
+    runtime="in_process",
+)
 # As many classes as Landmarks has: each turn of a character is one, n = 2,636 (for
 # retrieval 3,856). docs/results/table1_turned: why 1,000 rounds.
 _TURNED = dict(
@@ -266,6 +280,17 @@ TABLES = {
             for norm in (0.1, 0.3, 1.0)
         ],
         "norms_mini",
+        seeds=(0,),
+    ),
+    ("hundred_thousand", "mini"): _table(
+        "100,000 classes, glyphs",
+        [
+            *cell_rows.drawing("glyphs", _HUNDRED_THOUSAND, ["fedss"], [80]),
+            *cell_rows.others(
+                "glyphs", _HUNDRED_THOUSAND, ["pos_only", "full_softmax"]
+            ),
+        ],
+        "hundred_thousand",
         seeds=(0,),
     ),
     ("rates", "mini"): _rates(
