@@ -127,7 +127,7 @@ class KeptRound:
         self.is_best = config.keep == "best"
         self._column = _validation_column(config)
         self._patience = config.patience
-        self._task = validation and type(task)(validation, task.feature_extractor_fn)
+        self._task = validation and type(task)(validation, lambda: task.model)
 
     def measure(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Measures the task's metrics on validation clients."""

@@ -68,9 +68,8 @@ def load(config: config_lib.Config, model: tf.keras.Model) -> models.LoadReport 
 def initial(
     config: RunConfig, task: tasks.FederatedTask
 ) -> tuple[tf.keras.Model, models.LoadReport | None]:
-    """Builds phi, with the weights of --pretrained if there are any; see `load`."""
-    model = task.feature_extractor_fn()
-    return model, load(config, model)
+    """Returns a new task's phi, with the weights of --pretrained, if any; see `load`."""
+    return task.model, load(config, task.model)
 
 
 def trained(

@@ -33,8 +33,8 @@ class SequenceValue:
     Attributes:
         owners: Objects that must live as long as the variant, such as a dataset's
             Python functions.
-        columns: The elements' parts, stacked, in the order of their type; None if they
-            are not in memory.
+        columns: The elements' parts, stacked, in the order of `tf.nest.flatten`; None
+            if they are not in memory.
     """
 
     __slots__ = ("_variant", "columns", "owners")

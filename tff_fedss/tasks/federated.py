@@ -133,8 +133,13 @@ class FederatedTask(Task):
         )
 
     @functools.cached_property
+    def model(self) -> tf.keras.Model:
+        """Phi, with its initial weights until it is first trained or measured."""
+        return self.feature_extractor_fn()
+
+    @functools.cached_property
     def _phi(self) -> tuple[list[tf.Variable], Callable[[tf.Tensor], tf.Tensor]]:
-        model = self.feature_extractor_fn()
+        model = self.model
 
         @tf.function(reduce_retracing=True)
         def extract(images):
@@ -329,7 +334,7 @@ class PooledImages(SampledSoftmaxTask):
                 `training.pooled_batches`.
             logit_scale: tau.
         """
-        dim = task.feature_extractor_fn().output_shape[1]
+        dim = task.model.output_shape[1]
         super().__init__(task.dataset, task.dataset.num_classes, dim, logit_scale)
         self._task = task
         self._pooled_batches = pooled_batches
