@@ -27,7 +27,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-ALGORITHMS = ("fedavg", "fedss")
 _IMAGE_SHAPES = {"cnn": (28, 28, 1), "mobilenet_v3_small": (96, 96, 3)}
 _EMBEDDING_DIMS = {"cnn": 128, "mobilenet_v3_small": 64}
 # n: EMNIST's classes for FedAvg, and enough to sample from for FedSS.
