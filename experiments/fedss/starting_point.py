@@ -68,7 +68,7 @@ def load(config: config_lib.Config, model: tf.keras.Model) -> models.LoadReport 
 def initial(
     config: RunConfig, task: tasks.FederatedTask
 ) -> tuple[tf.keras.Model, models.LoadReport | None]:
-    """Returns a new task's phi, with the weights of --pretrained, if any; see `load`."""
+    """Returns a new task's phi, with the weights of --pretrained if there are any."""
     return task.model, load(config, task.model)
 
 
