@@ -190,16 +190,15 @@ def train_methods(config: RunConfig) -> str:
     config, dataset, validation, notes = _load(config)
     config, task, chosen = run_parts.make_task(config, methods, dataset)
     kept = KeptRound(config, task, validation)
-    model, loaded = starting_point.initial(config, task)
+    loaded = starting_point.load(config, task.model)
+    num_phi = task.model.count_params()
     num_w = dataset.num_classes * config.embedding_dim
-    share = models.last_layer_share(
-        model.count_params(), dataset.num_classes, config.embedding_dim
-    )
+    share = models.last_layer_share(num_phi, dataset.num_classes, config.embedding_dim)
     facts = [
         dataset.summary(),
         *chosen,
         *notes,
-        f"phi: {config.model}, {model.count_params():,} parameters; W: {num_w:,} "
+        f"phi: {config.model}, {num_phi:,} parameters; W: {num_w:,} "
         f"({100 * share:.1f} % of all)",
     ]
     if loaded:
@@ -218,7 +217,7 @@ def train_methods(config: RunConfig) -> str:
     with contextlib.closing(folder):
         checkpoints = folder.resume(runs)
         if not all(run.round_num for run in runs):
-            phi = starting_point.trained(config, task, model, inputs)
+            phi = starting_point.trained(config, task, inputs)
             for run in runs:
                 if not run.round_num:
                     run.set_feature_extractor(phi)

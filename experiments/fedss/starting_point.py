@@ -65,27 +65,19 @@ def load(config: config_lib.Config, model: tf.keras.Model) -> models.LoadReport 
         return models.load_pretrained(model, path)
 
 
-def initial(
-    config: RunConfig, task: tasks.FederatedTask
-) -> tuple[tf.keras.Model, models.LoadReport | None]:
-    """Returns a new task's phi, with the weights of --pretrained if there are any."""
-    return task.model, load(config, task.model)
-
-
 def trained(
     config: RunConfig,
     task: tasks.FederatedTask,
-    model: tf.keras.Model,
     inputs: Mapping[str, Any],
 ) -> list[np.ndarray]:
-    """Trains the `initial` phi on public classes, if the flags say so.
+    """Trains phi of a task not measured yet on public classes, if the flags say so.
 
     --warm_start_cache may have the result, by the fingerprints of the run's inputs.
 
     Returns:
         Phi before the rounds.
     """
-    epochs, seed = config.warm_start_epochs, config.seed
+    model, epochs, seed = task.model, config.warm_start_epochs, config.seed
     if epochs:
         train = functools.partial(
             training.warm_start, model, task.dataset, epochs, seed

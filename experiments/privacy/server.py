@@ -112,8 +112,8 @@ class Server:
     ) -> None:
         """Trains to the end; calls `release` after the attacks on each round."""
         config, run = self._config, self.run
-        model, _ = starting_point.initial(config, run.task)
-        phi = starting_point.trained(config, run.task, model, self.inputs)
+        starting_point.load(config, run.task.model)
+        phi = starting_point.trained(config, run.task, self.inputs)
         run.set_feature_extractor(phi)
 
         def look(metrics: training.Metrics, speed: training.Metrics) -> None:
