@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests import waiting
+from tests import freed, waiting
 from tests.algorithms import toy
 from tests.runtime import broken_actors, cluster_clients
 from tff_fedss import runtime, stopping
@@ -96,6 +96,16 @@ def test_a_round_is_the_one_of_a_single_process(cluster):
     size = toy.MAX_POSITIVES + 4
     assert traffic.keys == NUM_CLIENTS * size * 4
     assert traffic.rows == NUM_CLIENTS * size * toy.EMBEDDING_DIM * 4
+
+
+def test_a_round_is_freed_without_a_collection(cluster):
+    process, clients = toy.build("fedss"), cohort()
+    with use(cluster):
+        state = process.initialize()
+        process.next(state, clients)
+        with freed.without_collections():
+            process.next(state, clients)
+            assert not freed.instances(cluster_round.Round)
 
 
 @tff.federated_computation(

@@ -14,9 +14,9 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests import waiting
+from tests import freed, waiting
 from tff_fedss import runtime
-from tff_fedss.runtime import gpus, graphs, tf_computation
+from tff_fedss.runtime import gpus, graphs, in_process, tf_computation
 
 FLOATS = tff.FederatedType(np.float32, tff.CLIENTS)
 
@@ -116,6 +116,15 @@ def test_threads_are_used_again_and_end_with_the_context():
     for thread in threads:
         thread.join(waiting.LIMIT)
         assert not thread.is_alive()
+
+
+def test_what_ran_is_freed_without_a_collection(installed):
+    values = [np.float32(k) for k in range(9)]
+    roots(values)
+    with freed.without_collections():
+        roots(values)
+        # A thread drops its work just after the result.
+        waiting.wait_until(lambda: not freed.instances(in_process._Invocation))
 
 
 def test_a_failing_client_stops_the_others(installed):

@@ -7,6 +7,7 @@ the part is queued again.
 
 import collections
 import dataclasses
+import functools
 import hashlib
 import itertools
 import os
@@ -134,13 +135,12 @@ class Round:
         self._parts = [_Part(*part) for part in enumerate(parts.parts_of(num_clients))]
         self._waiting = collections.deque(self._parts)
         self._running: dict[Any, _Task] = {}
+        # Without a reference to this: in a cycle, its objects in Ray's store would be
+        # freed only by Python's next full collection.
         self._sum = parts.Sum(
-            len(self._parts), lambda a, b: self._invoke(self._cut.merge, a, b)
+            len(self._parts), functools.partial(_invoke, here, self._cut.merge)
         )
         self._nodes: set[str] = set()
-
-    def _invoke(self, comp: tff.framework.ConcreteComputation, *args: Any) -> Any:
-        return self._here.invoke(comp, tff.structure.Struct.unnamed(*args))
 
     def run(self) -> Any:
         """Does all parts; returns the result of the computation.
@@ -171,7 +171,7 @@ class Round:
                     self._end(reference)
         parameter_type = self._computation.parameter_type
         of_nobody = arguments.without_clients(self._arg, parameter_type)
-        return self._invoke(self._cut.finish, of_nobody, self._sum.result())
+        return _invoke(self._here, self._cut.finish, of_nobody, self._sum.result())
 
     def _assign(self) -> None:
         """Assigns work to the actors."""
@@ -293,6 +293,12 @@ class Round:
             raise ServerError(failure.cause) from failure.cause
         client = part.clients.start + failure.client
         raise ClientError(client, self._num_clients, failure.cause) from failure.cause
+
+
+def _invoke(
+    context: InProcessContext, comp: tff.framework.ConcreteComputation, *args: Any
+) -> Any:
+    return context.invoke(comp, tff.structure.Struct.unnamed(*args))
 
 
 def _is_of_dying_process(error: Exception) -> bool:

@@ -57,7 +57,7 @@ class _Device:
             tensor.dtype == tf.int32 and not self._takes_everything
         ):
             return tensor
-        if tensor.device != self._invocation.server.name:
+        if tensor.device != self._invocation.server:
             return _copy_to(tensor, self.name)
         # A value that the server sends to all clients is copied once to each device.
         copies, key = self._invocation.copies, (id(tensor), self.name)
@@ -102,7 +102,9 @@ class _Invocation:
         self.num_clients = num_clients
         # (id of a tensor at the server, device) -> the tensor and its copy there.
         self.copies: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
-        self.server = _Device(self, slots[0])
+        # Its name. A `_Device` refers to this: in a cycle, the copies would be freed
+        # only by Python's next full collection.
+        self.server = slots[0]
         self._slots = slots
         self._threads = workers
         self._reads_ahead = reads_ahead
@@ -121,10 +123,9 @@ class _Invocation:
             ClientError: If a client's computation failed.
             ServerError: If TensorFlow failed at the server.
         """
+        server = _Device(self, self.server)
         with cancellation.CancellationManagerContext(self._canceller):
-            evaluation = self._threads.start(
-                lambda: node({}, self.server)(argument, self.server)
-            )
+            evaluation = self._threads.start(lambda: node({}, server)(argument, server))
             try:
                 return evaluation.result()
             except tf.errors.OpError as error:
