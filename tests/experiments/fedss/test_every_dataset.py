@@ -103,7 +103,8 @@ def test_tiny_imagenet(train_on, test_data, tmp_path, partition):
         "--rounds_per_evaluation=2",
     )
     assert "n=200 classes" in output and "200 clients" in output
-    assert rows[1]["num_examples"] == "200"
+    # Two clients; only those of `mixed` have 100 images each.
+    assert (rows[1]["num_examples"] == "200") == (partition == "mixed")
 
 
 @pytest.mark.parametrize(
