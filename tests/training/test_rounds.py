@@ -130,7 +130,7 @@ def test_rounds_without_an_accepted_client_are_counted():
 def test_a_log_gets_lines_with_loss_accuracy_and_eta(capsys, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
-    with Progress(["fedss", "full_softmax"], 4) as bars:
+    with Progress({"fedss": 0, "full_softmax": 0}, 4) as bars:
         now[0] = 6.0
         bars.update("fedss", 1, {"loss": 2.5})
         assert capsys.readouterr().err == ""  # Too early for a line.
@@ -143,3 +143,16 @@ def test_a_log_gets_lines_with_loss_accuracy_and_eta(capsys, monkeypatch):
         bars.update("fedss", 2, {"loss": 1.5, "top1": 0.125})
         line = capsys.readouterr().err
         assert line == "fedss         round 2/4  loss 1.500  top-1 12.5 %  ETA 00:20\n"
+
+
+def test_the_eta_of_a_resumed_run_counts_only_rounds_of_this_process(
+    capsys, monkeypatch
+):
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with Progress({"fedss": 900}, 1000) as bar:
+        now[0] = 20.0
+        bar.update("fedss", 902, {"loss": 2.5})
+        # Two rounds took 20 s: 98 more take 980 s.
+        line = capsys.readouterr().err
+        assert line == "fedss  round 902/1000  loss 2.500  ETA 16:20\n"

@@ -76,7 +76,7 @@ def train(
 
     with (
         Progress(
-            [run.name for run in runs],
+            {run.name: run.round_num for run in runs},
             num_rounds,
             unit,
             metric=task.metric,

@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 
 import tqdm
 
@@ -22,36 +22,42 @@ class Progress:
 
     def __init__(
         self,
-        names: Sequence[str],
+        done: Mapping[str, int],
         total: int,
         unit: str = "round",
         metric: str = "top1",
         metric_title: str = "top-1",
         format_metric: Callable[[float], str] = _as_percent,
     ):
-        """Shows a bar for each name, with a metric of evaluations, as a share."""
+        """Shows a bar for each name, with a metric of evaluations, as a share.
+
+        Args:
+            done: What each name has done before, as when it resumes.
+        """
         self._metric, self._metric_title = metric, metric_title
         self._format_metric = format_metric
         self._total = total
         self._unit = unit
         self._start = time.monotonic()
         self._last_line = self._start
-        self._done = dict.fromkeys(names, 0)
-        self._shown: dict[str, dict[str, str]] = {name: {} for name in names}
+        self._done = dict(done)
+        self._done_before = sum(done.values())
+        self._shown: dict[str, dict[str, str]] = {name: {} for name in done}
         # When the metric was last measured, and its value.
         self._measured: dict[str, tuple[int, str]] = {}
         self._bars: dict[str, tqdm.tqdm] | None = None
-        self._width = max(map(len, names))
+        self._width = max(map(len, done))
         if sys.stderr.isatty():
             self._bars = {
                 name: tqdm.tqdm(
                     total=total,
+                    initial=before,
                     desc=name.ljust(self._width),
                     unit=unit,
                     position=position,
                     dynamic_ncols=True,
                 )
-                for position, name in enumerate(names)
+                for position, (name, before) in enumerate(done.items())
             }
 
     def __enter__(self) -> "Progress":
@@ -110,7 +116,8 @@ class Progress:
 
     def _eta(self, now: float) -> str:
         done = sum(self._done.values())
-        if not done:
+        if done == self._done_before:
             return "?"
+        seconds_each = (now - self._start) / (done - self._done_before)
         remaining = self._total * len(self._done) - done
-        return tqdm.tqdm.format_interval((now - self._start) / done * remaining)
+        return tqdm.tqdm.format_interval(seconds_each * remaining)

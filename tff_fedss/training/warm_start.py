@@ -43,7 +43,7 @@ def warm_start(
         )
     )
     step = 0
-    with Progress(["warm start"], num_epochs * steps_per_epoch, "step") as progress:
+    with Progress({"warm start": 0}, num_epochs * steps_per_epoch, "step") as progress:
         for _ in range(num_epochs):
             sums = collections.Counter()
             for batch in itertools.islice(batches, steps_per_epoch):
