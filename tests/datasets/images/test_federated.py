@@ -59,6 +59,11 @@ def test_known_classes_are_held_out(index, test):
         assert len(train) + len(held_out) == given.sum()
 
 
+def test_a_note_says_that_the_clients_of_the_data_are_not_used(index):
+    assert "clients are not used, see --partition=natural" in load(index).note
+    assert "not used" not in load(index, partition=Natural()).note
+
+
 def test_a_share_of_each_class(index):
     dataset = load(index, test="images", test_share=0.5)
     sizes = np.bincount(labels_of(dataset.test_examples()), minlength=CLASSES)

@@ -96,6 +96,8 @@ def load(
         images.client_names,
     )
     held_out, notes = chosen.test, [images.note, chosen.note]
+    if images.clients is not None and not isinstance(partition, partitioners.Natural):
+        notes.append("the data's own clients are not used, see --partition=natural")
     is_apart = splits.choose_validation(everyone.num_clients, validation_share, rng)
     # The rows of all clients' images, and whether they are validation clients'.
     rows, row_is_apart = chosen.train[everyone.order], is_apart.repeat(everyone.sizes)
