@@ -226,6 +226,17 @@ CALLS = [
     (lambda: optimizers.over_one_vector(SGDM), "optimizer must be one of tff.learning"),
     (
         lambda: algorithms.build_fedaws(
+            PHI,
+            N,
+            ClassSets(5),
+            server_update=ServerUpdate(after_step=lambda w: (w, {})),
+            spreadout_weight=1,
+            spreadout_margin=1,
+        ),
+        "server_update.after_step must be None",
+    ),
+    (
+        lambda: algorithms.build_fedaws(
             PHI, N, ClassSets(5), spreadout_weight=1, spreadout_margin=3
         ),
         "spreadout_margin=3 must be above 0 and at most 2",

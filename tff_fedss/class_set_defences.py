@@ -49,10 +49,11 @@ class RandomizedResponse(class_sets.SampledClasses):
 
         epsilon = log(p (1 - q) / (q (1 - p)))
 
-    a request is epsilon-differentially private with respect to whether the client has
-    one class (Warner, 1965; for |P_k| classes at once, |P_k| epsilon). Examples whose
-    class was not asked for do not train. The logits of negatives are raised by log(1 /
-    q), where q is the probability of being in the softmax.
+    a request is epsilon-differentially private with respect to one class that the
+    client has in place of another, and so also to one more or less (each class is
+    answered as in Warner, 1965; for |P_k| classes at once, |P_k| epsilon). Examples
+    whose class was not asked for do not train. The logits of negatives are raised by
+    log(1 / q), where q is the probability of being in the softmax.
 
     Args:
         num_classes: n.

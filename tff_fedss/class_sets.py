@@ -56,8 +56,9 @@ class ClassSetBuilder(abc.ABC):
     may_miss_positives = False
 
     def __init__(self, num_classes: int, size: int, is_everything: bool):
-        self.num_classes = num_classes
-        self.size = size
+        # NumPy's integers, such as a largest label, would be tensors of another type.
+        self.num_classes = int(num_classes)
+        self.size = int(size)
         self.is_everything = is_everything
 
     @abc.abstractmethod
@@ -110,6 +111,7 @@ class SampledClasses(ClassSetBuilder):
             ("num_negatives", num_negatives, 0),
         ):
             errors.check_range(name, value, low, num_classes, whole=True)
+        num_negatives, max_positives = int(num_negatives), int(max_positives)
         errors.check_choice("logit_correction", logit_correction, LOGIT_CORRECTIONS)
         size = min(num_classes, max_positives + num_negatives)
         super().__init__(num_classes, size, False)

@@ -344,17 +344,6 @@ def test_no_client_value_has_the_length_of_w():
     assert (NUM_CLASSES, EMBEDDING_DIM) in client_shapes(build("full_softmax"))
 
 
-def test_weights_can_be_read_and_set():
-    process = build()
-    state = process.initialize()
-    weights = process.get_model_weights(state)
-    assert isinstance(weights, tff.learning.models.ModelWeights)
-    same_bytes(weights.trainable, weights_of(state))
-    doubled = tff.learning.models.ModelWeights([2 * w for w in weights.trainable], [])
-    state = process.set_model_weights(state, doubled)
-    same_bytes(weights_of(state), doubled.trainable)
-
-
 def test_dropout_follows_from_the_clients_seed():
     """Two processes drop the same; another client drops something else."""
     client = make_client(np.random.default_rng(0), 4, [0])

@@ -114,6 +114,22 @@ def test_the_layers_are_keras_own(keras_file):
         assert type(layer).__module__.startswith("keras."), layer
 
 
+def test_dropout_is_not_exported(phi, tmp_path):
+    def with_dropout():
+        dropout = models.CountedDropout(0.5, seed=1)
+        return tf.keras.Model(phi.inputs, dropout(phi.outputs[0]), name="phi")
+
+    path, arrays = tmp_path / "encoder.keras", tmp_path / "fedss.npz"
+    models.save_encoder(with_dropout(), IMAGE_INPUT, path, "keras", {})
+    vectors = models.ExportedEncoder(path).embed(pictures())
+    expected = features_of(phi, IMAGE_INPUT, pictures())
+    np.testing.assert_allclose(vectors, expected, rtol=0, atol=1e-6)
+    # The counter is not among a run's weights either.
+    weights = phi.get_weights()
+    np.savez(arrays, **{f"phi_{i:03d}": w for i, w in enumerate(weights)})
+    assert not models.load_pretrained(with_dropout(), arrays).not_loaded
+
+
 @pytest.mark.parametrize(
     "kind", ["keras", pytest.param("saved_model", marks=pytest.mark.slow)]
 )

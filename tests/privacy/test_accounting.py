@@ -32,6 +32,12 @@ def test_a_gaussian_mechanism(noise_multiplier):
     assert found == pytest.approx(expected, rel=1e-5)
 
 
+def test_a_gaussian_mechanism_with_hardly_any_noise():
+    # The loss is normal, with mean 1 / (2 z^2) and standard deviation 1 / z.
+    found = accounting.epsilon_of_gaussian(1e-5, 1e-5)
+    assert found == pytest.approx(0.5e10 + stats.norm.isf(1e-5) * 1e5, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "accountant, num_rounds, published, least",
     [

@@ -40,12 +40,13 @@ def test_pprn_takes_all_positives_and_the_article_s_number_of_negatives(rate):
         assert drawn == round((end - first - num_positives) * rate)
 
 
-def test_the_article_s_formula_has_no_cliff():
-    # One positive more than r |w|: a tenth of the 899 others, and not none of them.
+def test_negatives_beside_many_positives():
+    # A tenth of the other classes; with a cutoff, what a tenth of all has room for.
     for num_positives, cutoff, expected in (
         (100, False, 90),
         (101, False, 90),
-        (100, True, 90),
+        (60, True, 40),
+        (100, True, 0),
         (101, True, 0),
     ):
         draws, _, _ = sampler(1000, 1, 1, 0.1, positives_cutoff=cutoff)
@@ -60,8 +61,8 @@ def test_with_a_cutoff_positives_that_exceed_the_sample_stand_alone():
     first, second = draws.draw(labels, 0)
     assert len(first.positives) == 6 and len(first.negatives) == 0
     assert len(second.positives) == 0 and len(second.negatives) == 5
-    first, _ = draws.draw(labels[:5], 0)
-    assert len(first.negatives) == round(45 * 0.1)
+    first, _ = draws.draw(labels[:3], 0)
+    assert len(first.negatives) == 2
 
 
 def test_loads_are_nearly_equal():

@@ -293,6 +293,18 @@ def test_a_round_that_was_not_released_is_not_saved(tmp_path, kind, saved):
     assert saved_rounds(tmp_path) == saved
 
 
+def test_a_run_that_cannot_be_saved_keeps_no_other_from_it(tmp_path):
+    class Full(Checkpoints):
+        def save(self, state, round_num):
+            raise OSError("disk full")
+
+    folders = {"first": Full(tmp_path / "1"), "second": Checkpoints(tmp_path / "2")}
+    runs = [CountingRun("first"), CountingRun("second")]
+    with pytest.raises(OSError, match="disk full"):
+        train(runs, 2, 9, lambda *_: None, folders, 9)
+    assert saved_rounds(tmp_path / "2") == [2]
+
+
 # --- Matrices in shards -----------------------------------------------------------
 
 N, D = 150_001, 3  # Several blocks of rows, and shards that cut them.

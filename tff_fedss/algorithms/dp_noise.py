@@ -79,8 +79,8 @@ class TreeNoise:
         generator: tree_aggregation.ValueGenerator | None = None,
     ):
         self._specs = specs
-        self._restart_every = restart_every
-        self._num_nodes = (restart_every + 2).bit_length() - 1
+        self._restart_every = int(restart_every)
+        self._num_nodes = (self._restart_every + 2).bit_length() - 1
         if generator is None:
             generator = tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
         self._aggregator = tree_aggregation.EfficientTreeAggregator(generator)

@@ -55,7 +55,12 @@ def build_fedaws(
     errors.check_range("spreadout_margin", spreadout_margin, 0, 2, above=True)
     if spreadout_neighbors is not None:
         errors.check_range(
-            "spreadout_neighbors", spreadout_neighbors, 1, num_classes - 1
+            "spreadout_neighbors", spreadout_neighbors, 1, num_classes - 1, whole=True
+        )
+    server_update = server_update or settings.ServerUpdate()
+    if server_update.after_step is not None:
+        raise errors.InvalidInputError(
+            "server_update.after_step must be None: FedAwS has its own."
         )
 
     def spread_out(w: tf.Tensor) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
@@ -69,9 +74,7 @@ def build_fedaws(
         num_classes,
         class_sets,
         client_training,
-        dataclasses.replace(
-            server_update or settings.ServerUpdate(), after_step=spread_out
-        ),
+        dataclasses.replace(server_update, after_step=spread_out),
         method="pos_only",
         seed=seed,
         initial_norm=initial_norm,

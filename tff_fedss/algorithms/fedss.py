@@ -334,8 +334,7 @@ def _inspect(
             found = f"{model!r:.70} from {input_shape} to {output_shape}"
             wanted = "a Keras model from [examples, ...] of fixed size to [examples, d]"
             raise ValueError(f"feature_extractor_fn must return {wanted}, not {found}.")
-        counts = {id(v) for d in models.counted_dropouts(model) for v in d.weights}
-        others = [v for v in model.non_trainable_variables if id(v) not in counts]
+        others = models.without_counts(model, model.non_trainable_variables)
         if others:
             raise ValueError(
                 "feature_extractor_fn has weights that are not trainable, "

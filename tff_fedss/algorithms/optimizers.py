@@ -47,7 +47,7 @@ def build_sparse_sgdm(
     """
     errors.check_range("learning_rate", learning_rate, 0)
     errors.check_range("momentum", momentum, 0, 1)
-    return _SparseSGDM(learning_rate, momentum)
+    return _SparseSGDM(float(learning_rate), float(momentum))
 
 
 class _SparseSGDM(tff.learning.optimizers.Optimizer):

@@ -51,8 +51,8 @@ class AdaptiveClip:
     Attributes:
         quantile: gamma, of the norms; in [0, 1].
         learning_rate: eta_C, at least 0.
-        count_stddev: sigma_b of the noise on the number of clients; None: K / 20, or 0
-            if the noise multiplier is 0.
+        count_stddev: sigma_b of the noise on the number of clients; None: K / 20. If
+            the noise multiplier is 0, there is no noise here either.
     """
 
     quantile: float = 0.5
@@ -293,7 +293,7 @@ def _split(
     errors.check_range("quantile", adaptive_clip.quantile, 0, 1)
     errors.check_range("learning_rate", adaptive_clip.learning_rate, 0)
     if not noise_multiplier:
-        return 0.0, adaptive_clip.count_stddev or 0.0
+        return 0.0, 0.0
     count_stddev = adaptive_clip.count_stddev
     if count_stddev is None:
         count_stddev = clients_per_round / 20

@@ -14,7 +14,7 @@ than k others within the margin.
 
 import tensorflow as tf
 
-# Rows with at most this squared length count as zero, as in models.cosine_logits.
+# Rows with at most this squared length count as zero.
 _EPSILON = 1e-12
 
 

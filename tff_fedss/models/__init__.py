@@ -41,6 +41,7 @@ from tff_fedss.models.layers import (
     GroupNormalization,
     SplitBatchNormalization,
     counted_dropouts,
+    without_counts,
 )
 from tff_fedss.models.mobilenet_v3 import (
     NORMALIZATIONS,

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-# Added to squared norms, so that a zero vector has cosine 0 with all vectors and a
-# finite gradient.
+# The least squared norm that is divided by, so that a zero vector has cosine 0 with all
+# vectors and a finite gradient.
 UNIT_EPSILON = 1e-12
 # tau of FedSS (A.2).
 LOGIT_SCALE = 20.0

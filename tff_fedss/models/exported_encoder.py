@@ -31,6 +31,7 @@ from tff_fedss.errors import InvalidInputError
 from tff_fedss.models import foreign_files
 from tff_fedss.models.cosine_classifier import unit
 from tff_fedss.models.image_input import ImageInput
+from tff_fedss.models.layers import without_counts
 
 _METADATA = "tff_fedss.json"
 # TensorFlow's folder for additional files of a SavedModel.
@@ -97,7 +98,7 @@ def _copy(phi: tf.keras.Model) -> tf.keras.Model:
         return type(layer).from_config(layer.get_config())
 
     result = tf.keras.models.clone_model(phi, clone_function=copy)
-    result.set_weights(phi.get_weights())
+    result.set_weights([v.numpy() for v in without_counts(phi, phi.weights)])
     return result
 
 
@@ -135,6 +136,7 @@ def save_encoder(
     }
     text = json.dumps(metadata, indent=2) + "\n"
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.tmp{path.suffix}")
+    before = temporary.with_suffix(".before")
     with files.writing(path):
         try:
             FORMATS[kind].write(phi, image_input, temporary)
@@ -148,10 +150,11 @@ def save_encoder(
                 # TFLite's own metadata.
                 with zipfile.ZipFile(temporary, "a") as archive:
                     archive.writestr(zipfile.ZipInfo(_METADATA), text)
-            if path.is_dir():
-                shutil.rmtree(path)
+            if path.is_dir():  # Which no folder can replace.
+                os.replace(path, before)
             os.replace(temporary, path)
         finally:
+            shutil.rmtree(before, ignore_errors=True)
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ import contextvars
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import tensorflow as tf
@@ -65,10 +65,22 @@ class CountedDropout(tf.keras.layers.Layer):
         """Returns the layer's arguments."""
         return {**super().get_config(), "rate": self._rate, "seed": self._seed}
 
+    def as_keras(self) -> tf.keras.layers.Layer:
+        """Returns what it does outside of training: nothing."""
+        return tf.keras.layers.Activation("linear", name=self.name)
+
 
 def counted_dropouts(model: tf.keras.Model) -> list[CountedDropout]:
     """Returns the layers of a model that are `CountedDropout`, in a fixed order."""
     return [layer for layer in model.submodules if isinstance(layer, CountedDropout)]
+
+
+def without_counts(
+    model: tf.keras.Model, variables: Iterable[tf.Variable]
+) -> list[tf.Variable]:
+    """Returns those of a model's variables that are no counters of `CountedDropout`."""
+    counts = {id(v) for layer in counted_dropouts(model) for v in layer.weights}
+    return [v for v in variables if id(v) not in counts]
 
 
 class LayerNames:

@@ -19,6 +19,7 @@ from keras.src.applications import mobilenet_v3
 from tff_fedss import files, unpacking
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.models import foreign_files
+from tff_fedss.models.layers import without_counts
 
 # Weights by layer and then by their short name: {"Conv": {"kernel": array}}.
 _Weights = Mapping[str, Mapping[str, np.ndarray]]
@@ -227,10 +228,10 @@ def _load_arrays(model: tf.keras.Model, path: str | os.PathLike) -> LoadReport:
         kind, variables = "query", model.variables
         unused = ("projection head", "key encoder", "queue")
         count = _num_arrays(arrays, "query") - _NUM_HEAD_ARRAYS
-    elif model.non_trainable_variables:
+    elif others := without_counts(model, model.non_trainable_variables):
         raise InvalidInputError(
-            f"{path} holds no weights such as {model.non_trainable_variables[0].name}, "
-            f"which {model.name} has beside its trainable ones."
+            f"{path} holds no weights such as {others[0].name}, which {model.name} has "
+            "beside its trainable ones."
         )
     found = {}
     for i in range(max(count, len(variables))):

@@ -252,9 +252,14 @@ def epsilon_of_gaussian(noise_multiplier: float, delta: float) -> float:
         delta: In (0, 1).
     """
     loss = privacy_loss_mechanism.GaussianPrivacyLoss(noise_multiplier)
+    # Epsilon is about 1 / (2 z^2). Its neighbours in float64 are 1e-16 of it away, and
+    # a search for a smaller difference would not end.
+    tolerance = max(1e-7, 1e-9 / noise_multiplier**2)
     epsilon = common.inverse_monotone_function(
         loss.get_delta_for_epsilon,
         delta,
-        common.BinarySearchParameters(0, math.inf, initial_guess=1.0),
+        common.BinarySearchParameters(
+            0, math.inf, initial_guess=1.0, tolerance=tolerance
+        ),
     )
     return float(epsilon)

@@ -42,9 +42,9 @@ class ShardSampler:
     pprn (Positive Plus Randomly Negative): all positives w_i^p of the mini-batch in
     stratum i, and s_i = (|w_i| - |w_i^p|) r of its other classes, rounded, uniform
     without replacement, for any number of positives: the article's formula. With a
-    cutoff, if there are more than r |w_i| positives, only they take part, as in the
-    authors' code, where one positive more reduces (|w_i| - |w_i^p|) r negatives to
-    none. At r = 1, every class takes part.
+    cutoff, negatives only fill the sample up to r |w_i| classes, rounded down, as in
+    the authors' code; of more positives, all take part. At r = 1, every class takes
+    part.
 
     all_random: round(r |w_i|) of all classes of the stratum, drawn in the same way; a
     positive is among them only by chance. This is the second experiment of the
@@ -119,10 +119,12 @@ class ShardSampler:
             drawn = _subset(size, round(self._rate * size), rng)
             is_positive = np.isin(drawn, positives)
             return drawn[is_positive], drawn[~is_positive]
-        if self._positives_cutoff and len(positives) > self._rate * size:
-            return positives, np.zeros(0, np.int64)
         num_others = size - len(positives)
-        drawn = _subset(num_others, round(self._rate * num_others), rng)
+        if self._positives_cutoff:
+            num_drawn = max(0, int(self._rate * size) - len(positives))
+        else:
+            num_drawn = round(self._rate * num_others)
+        drawn = _subset(num_others, num_drawn, rng)
         # The k-th class that is not positive: before it are the positives p_i with p_i
         # - i <= k.
         gaps = positives - np.arange(len(positives))

@@ -4,6 +4,7 @@
 share data between processes locally using arrays and values."
 """
 
+import atexit
 import ctypes
 import multiprocessing
 import os
@@ -124,6 +125,7 @@ class EmbeddingProcess:
     def close(self) -> None:
         """Ends the process."""
         if self._process is not None:
+            atexit.unregister(self.close)
             self._shared.stop.set()
             self._process.join(_STOP_SECONDS)
             if self._process.is_alive():
@@ -139,6 +141,9 @@ class EmbeddingProcess:
                 name="embedding",
             )
             self._process.start()
+            # Before that of multiprocessing, which waits for a process that ends by
+            # SIGTERM.
+            atexit.register(self.close)
         has_clusters = self._shared.has_clusters
         while not has_clusters.wait(_POLL_SECONDS) and self._process.is_alive():
             pass
@@ -154,7 +159,8 @@ def _copy_state(state: list[np.ndarray], shared: _Shared) -> None:
 
 def _train(settings: MagnetSettings, shared: _Shared, parent: int) -> None:
     """Trains until a request to stop or the end of the parent process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # The parent handles Ctrl-C.
+    for number in (signal.SIGINT, signal.SIGTERM):  # The parent handles them.
+        signal.signal(number, signal.SIG_IGN)
     embedding = MagnetEmbedding(settings, shared.images.array, shared.labels.array)
     embedding.set_state([value.array for value in shared.state])
     if embedding.num_steps:

@@ -1,5 +1,6 @@
 """Training rounds of one run or several, with evaluations in between."""
 
+import contextlib
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -34,7 +35,7 @@ def train(
     """Trains the runs side by side: round 1 of each, then round 2 of each, and so on.
 
     Every run is evaluated before its first round, every `rounds_per_evaluation` rounds
-    and after its last round.
+    and after round `num_rounds`.
 
     Args:
         runs: The runs of one kind of task; each continues from its `round_num`.
@@ -49,7 +50,8 @@ def train(
             the round. An error or a second Ctrl-C, within a round or an evaluation,
             costs a `FederatedRun` that round, and other runs the rounds since their
             last checkpoint. A round's release comes before its checkpoint.
-        measures_train: Whether the last evaluation also has "train_top1".
+        measures_train: Whether the evaluation after round `num_rounds` also has
+            "train_top1".
         examples: The word for examples, in the name of the speed.
         unit: The word for a round, in the progress.
         validate: Measures weights at each evaluation; its values are in the same row.
@@ -128,9 +130,11 @@ def train(
                     do_round(run)
                     stopping.stop_if_asked()
         finally:
-            # A round whose metrics are lost is not saved, so that it is repeated.
-            for run in runs:
-                save(run)
+            # A round whose metrics are lost is not saved, so that it is repeated. A run
+            # that cannot be saved does not keep the others from it.
+            with contextlib.ExitStack() as stack:
+                for run in reversed(runs):
+                    stack.callback(save, run)
 
 
 class DivergenceGuard:
