@@ -8,9 +8,13 @@ from tests.runtime import broken_actors
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.runtime import cluster_actor
 
+UNREADABLE = "unreadable"  # A client's name.
+
 
 def make(client_id, seed):
     """A client's argument: its number, and the process that has made it."""
+    if client_id == UNREADABLE:
+        raise OSError("file signature not found")  # As h5py says of a damaged file.
     assert int(client_id) == seed[0]
     return {"x": np.float32(seed[0]), "pid": np.int32(os.getpid())}
 

@@ -363,6 +363,43 @@ def test_a_client_that_fails_is_named(cluster):
     assert str(error.value).startswith("Client 12 of 13 failed: ")
 
 
+def test_an_actor_that_cannot_read_data_is_not_taken_for_dead(cluster, caplog):
+    unreadable = ClientRef((cluster_clients.UNREADABLE, np.array([0, 0], np.int32)))
+    with use(cluster), pytest.raises(runtime.WorkerError, match="signature not found"):
+        sum_up([unreadable])
+    assert "Lost an actor" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "num_actors, gpus_per_actor, machines, expected",
+    [
+        (None, None, dict(a=(8, 0), b=(2, 0)), dict(a=1, b=1)),
+        (3, None, dict(a=(8, 0), b=(2, 0)), dict(a=3)),
+        # A head that is to have no work.
+        (None, None, dict(a=(0, 0), b=(2, 0)), dict(b=1)),
+        (2, None, dict(a=(0, 0), b=(2, 0)), dict(b=2)),
+        (None, None, dict(a=(0, 0)), {}),
+        (None, None, dict(a=(8, 0), b=(8, 4)), dict(b=4)),
+        (None, 0.2, dict(a=(8, 1)), dict(a=5)),
+        (5, 0.2, dict(a=(8, 1)), dict(a=5)),
+    ],
+)
+def test_how_many_actors_a_machine_has(num_actors, gpus_per_actor, machines, expected):
+    pool = cluster_pool.Pool("auto", num_actors, gpus_per_actor, 1, {})
+
+    def counts(machines):
+        resources = {
+            name: {"Resources": {"CPU": cpus, "GPU": gpus}}
+            for name, (cpus, gpus) in machines.items()
+        }
+        return {name: len(x) for name, x in pool._shares(resources).items()}
+
+    assert counts(machines) == expected
+    # A run that has begun on GPUs does not go on without them.
+    without = {name: (cpus, 0) for name, (cpus, gpus) in machines.items()}
+    assert not counts(without) or not any(gpus for _, gpus in machines.values())
+
+
 @pytest.mark.slow
 def test_clients_data_that_differ_there_are_sent(cluster, caplog):
     cluster._pool.close()

@@ -221,8 +221,6 @@ def test_gpus_that_are_not_there_are_reported(machines):
 
 # --- Clusters that cannot be reached: one line each, at once ----------------------
 
-ray = pytest.importorskip("ray")
-
 
 @pytest.fixture
 def no_cluster(monkeypatch, tmp_path):

@@ -216,6 +216,11 @@ def test_the_state_of_a_round_is_not_copied(installed):
         np.testing.assert_array_equal(add_one(state.T), after.T)
     finally:
         del converter._tensor_from_python
+    of_another_shape = tff.tensorflow.computation(
+        lambda x: x, tff.TensorType(np.float32, [3])
+    )
+    with pytest.raises(TypeError, match="shape"):
+        of_another_shape(state)
     taken.clear()
     del state, after
     assert not converter._given
@@ -280,8 +285,34 @@ ENDLESS = """
 """
 
 
-def test_ctrl_c_ends_a_computation(tmp_path):
-    process = run_program(ENDLESS, f"{tmp_path}/", wait=False)
+ENDLESS_PROGRAM = (
+    "import asyncio\n"
+    + textwrap.dedent(ENDLESS).partition("assert everywhere([3, 4])")[0]
+    + """
+context = tff.program.NativeFederatedContext(runtime.AsyncInProcessContext())
+
+@tff.federated_computation(tff.FederatedType(np.int64, tff.CLIENTS))
+def total(values):
+    return tff.federated_sum(everywhere(values))
+
+async def program():
+    with tff.framework.get_context_stack().install(context):
+        print("ready", flush=True)
+        await tff.program.materialize_value(total([10**15] * 4))
+
+try:
+    asyncio.run(program())
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "program", [ENDLESS, pytest.param(ENDLESS_PROGRAM, marks=pytest.mark.slow)]
+)
+def test_ctrl_c_ends_a_computation(tmp_path, program):
+    process = run_program(program, f"{tmp_path}/", wait=False)
     try:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         waiting.wait_until((tmp_path / f"{10**15}").exists, process)

@@ -45,10 +45,11 @@ class Started(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """A computation that failed."""
+    """Work that failed."""
 
     client: int | None  # The part's client that failed; None for another reason.
     cause: Exception
+    is_of_computation: bool  # Or of what was around it, such as reading the data.
 
 
 class Pieces(NamedTuple):
@@ -194,13 +195,15 @@ class Actor:
             frozen.thaw(rows, types[3]),
         )
         result = self._context.invoke(work, argument)
+        devices = self._context.client_devices  # None, if there are no floats.
         if self._on_gpu and (
             self._context.trained_on_host
-            or not any("GPU" in d for d in self._context.client_devices)
+            or devices
+            and not any("GPU" in d for d in devices)
         ):
             raise RuntimeError(
                 f"Clients should have trained on a GPU of {socket.gethostname()}, but "
-                f"their results come from {', '.join(self._context.client_devices)}."
+                f"their results come from {', '.join(devices)}."
             )
         return frozen.freeze(result, work.type_signature.result)
 
@@ -219,12 +222,17 @@ def _guarded(work: Callable[[], Any]) -> Any:
         return work()
     except ComputationError as error:
         client = error.client if isinstance(error, ClientError) else None
-        cause = error.__cause__
-        try:
-            pickle.loads(pickle.dumps(cause))
-        except Exception:  # Many errors cannot be unpickled.
-            cause = RuntimeError(describe(cause))
-        return Failure(client, cause)
+        return Failure(client, _sendable(error.__cause__), True)
+    except Exception as error:
+        return Failure(None, _sendable(error), False)
+
+
+def _sendable(error: Exception) -> Exception:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # Many errors cannot be unpickled.
+        return RuntimeError(describe(error))
+    return error
 
 
 def _to_tensor(value: Any) -> Any:

@@ -201,7 +201,11 @@ class Pool:
         ray.kill(member.handle)
         # A stopped process does not see Ray's request to end.
         is_stalled = _seconds_asked(member) > _STALLED_SECONDS
-        if self._address == cluster_machines.LOCAL and member.pid:
+        is_here = (
+            self._address == cluster_machines.LOCAL
+            and member.node == ray.get_runtime_context().get_node_id()
+        )
+        if is_here and member.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(member.pid, signal.SIGKILL if is_stalled else signal.SIGCONT)
         elif is_stalled:
@@ -304,20 +308,31 @@ class Pool:
         """Returns the shares of the actors that should run, by machine."""
         resources = {key: node["Resources"] for key, node in nodes.items()}
         gpus = {key: had.get("GPU", 0) for key, had in resources.items()}
-        per_actor = self._gpus_per_actor
-        if per_actor is None:
-            per_actor = 1 if any(gpus.values()) else 0
-        most = {key: int(gpus[key] // per_actor) if per_actor else 1 for key in nodes}
+        if self._gpus_per_actor is None and nodes:
+            # Once: a run that went from GPUs to CPUs would get other results.
+            self._gpus_per_actor = 1 if any(gpus.values()) else 0
+        per_actor = self._gpus_per_actor or 0
+        most = {
+            # Ray's numbers are floats: one GPU has five parts of 0.2.
+            key: int(gpus[key] / per_actor + 1e-6)
+            if per_actor
+            else int(had.get("CPU", 0) > 0)
+            for key, had in resources.items()
+        }
         wanted = self._num_actors
         if per_actor:
             self._check_gpus(per_actor, gpus, sum(most.values()))
             wanted = min(wanted or sum(most.values()), sum(most.values()))
-        if wanted is None or not nodes:
+        if wanted is None or not any(most.values()):
             counts = most
         else:
             counts = collections.Counter()
             for _ in range(wanted):
-                free = [k for k in nodes if not per_actor or counts[k] < most[k]]
+                free = [
+                    k
+                    for k in nodes
+                    if most[k] and (not per_actor or counts[k] < most[k])
+                ]
                 # The machine where the next actor gets the largest share.
                 counts[
                     max(

@@ -289,6 +289,8 @@ class Round:
                 )
 
     def _fail(self, part: _Part, failure: cluster_actor.Failure) -> None:
+        if not failure.is_of_computation:
+            raise failure.cause
         if failure.client is None:
             raise ServerError(failure.cause) from failure.cause
         client = part.clients.start + failure.client

@@ -5,6 +5,7 @@ computes in it.
 """
 
 import functools
+import os
 import subprocess
 from collections.abc import Sequence
 
@@ -138,11 +139,13 @@ def _share_memory(gpus: Sequence[tf.config.PhysicalDevice], parts: int) -> None:
 
 
 def _free_memory_mib() -> float | None:
-    """Returns the free memory of the machine's fullest GPU; None if unknown.
+    """Returns the free memory of the process's fullest GPU; None if unknown.
 
     TensorFlow reports it only for GPUs that it already uses.
     """
     command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
+    if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):
+        command.append(f"--id={visible}")
     try:
         output = subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=30

@@ -228,6 +228,9 @@ def _devices_of(value: Any) -> set[str]:
 class InProcessContext(tff.framework.SyncContext):
     """A synchronous TFF context that computes with TensorFlow in this process.
 
+    Only one context of a process may compute at a time, since TensorFlow knows only one
+    manager of cancellations: a failure would stop the others' clients, too.
+
     A failure of a running computation raises a `ComputationError`: a `ClientError` with
     the client, or a `ServerError`, with TensorFlow's own error as the `__cause__`. An
     argument that does not fit raises a TypeError or a ValueError, and an unsupported
@@ -268,7 +271,8 @@ class InProcessContext(tff.framework.SyncContext):
             default_num_clients: Number of clients of a computation whose argument has
                 no list of client values, such as one that only broadcasts.
             reads_ahead: Whether the next client's data set is read into memory while
-                others compute. By default only with GPUs, since a CPU is busy then.
+                others compute, once: a client that iterates over it twice sees the same
+                order. By default only with GPUs, since a CPU is busy then.
 
         Raises:
             ValueError: If there is no such device, clients_per_device is not positive,
@@ -375,8 +379,8 @@ class InProcessContext(tff.framework.SyncContext):
 class AsyncInProcessContext(tff.framework.AsyncContext):
     """An asynchronous TFF context around an `InProcessContext`.
 
-    It is for `tff.program.NativeFederatedContext`. One thread runs the computations one
-    after another, in the order of their invocation.
+    It is for `tff.program.NativeFederatedContext`. The computations run one after
+    another, in the order of their invocation.
 
     Args:
         context: Where computations run; by default a new `InProcessContext`.
@@ -384,14 +388,26 @@ class AsyncInProcessContext(tff.framework.AsyncContext):
 
     def __init__(self, context: InProcessContext | None = None):
         self._context = context or InProcessContext()
-        self._thread = concurrent.futures.ThreadPoolExecutor(1)
+        self._threads = threads.Threads()
+        self._newest = threading.Event()  # Set when the newest computation has ended.
+        self._newest.set()
 
     async def invoke(self, comp: tff.framework.ConcreteComputation, arg: Any) -> Any:
         """Runs a computation; called by TFF. See `InProcessContext.invoke`."""
         if asyncio.iscoroutine(arg):
             arg = await arg  # TFF makes a coroutine if an argument contains others.
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._context.invoke, comp, arg)
+        before, own = self._newest, threading.Event()
+        self._newest = own
+
+        def in_turn() -> Any:
+            before.wait()
+            try:
+                return self._context.invoke(comp, arg)
+            finally:
+                own.set()
+
+        # Shielded: the thread sets the result also after Ctrl-C has cancelled the wait.
+        return await asyncio.shield(asyncio.wrap_future(self._threads.start(in_turn)))
 
 
 def _full_name(device: str) -> str:

@@ -94,6 +94,8 @@ def _read(value: Any, type_spec: tff.Type) -> Any:
             return value
         if not isinstance(dataset, tf.data.Dataset):
             dataset = _dataset(value, type_spec.element)
+        if dataset.cardinality() == tf.data.INFINITE_CARDINALITY:
+            return value
         columns = tensors.columns(dataset)
         return value if columns is None else values.SequenceValue(columns=columns)
     if not isinstance(type_spec, tff.StructType):

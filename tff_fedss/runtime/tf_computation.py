@@ -50,8 +50,6 @@ class NotTraceableError(Exception):
 class Tracing:
     """A placeholder for the device of a computation that becomes a part of a graph."""
 
-    name = None
-
     @staticmethod
     def put(tensors: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Returns the tensors, which already are in the graph."""

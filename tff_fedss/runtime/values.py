@@ -112,6 +112,9 @@ class Converter:
 
     def _tensor_from_python(self, value: Any, type_spec: tff.TensorType) -> tf.Tensor:
         dtype = type_spec.dtype.type
+        given = self._given.get(id(value))
+        if given is not None and given[0]() is value:
+            value = given[1]
         if isinstance(value, tf.Variable):
             value = value.read_value()
         if isinstance(value, tf.Tensor):
@@ -122,9 +125,6 @@ class Converter:
             check_type(fits, "shape", type_spec.shape, shape)
             check_type(found is dtype, "dtype", dtype, found)
             return value
-        given = self._given.get(id(value))
-        if given is not None and given[0]() is value:
-            return given[1]
         if isinstance(value, list | tuple):
             flat = tf.nest.flatten(value)
             fits = all(array.is_compatible_dtype(v, dtype) for v in flat)
