@@ -23,10 +23,6 @@ _MAX_BARS = 50
 _LABELS_AT_A_TIME = 10_000
 
 
-class Config(run_config.RunConfig):
-    """The flags of the program; the histograms go into --results_dir."""
-
-
 def counts_of(dataset: FederatedDataset) -> dict[str, np.ndarray]:
     """Counts images and classes of clients, and images and clients of classes.
 
@@ -103,7 +99,7 @@ def plot(counts: Counts, title: str, note: str, path: pathlib.Path) -> None:
         figure.supxlabel("\n".join(textwrap.wrap(note, 120)), fontsize="small")
 
 
-def main(config: Config) -> None:
+def main(config: run_config.RunConfig) -> None:
     """Writes the histograms and prints the table."""
     dataset = run_parts.load_dataset(run_config.with_defaults(config))
     counts = counts_of(dataset)
@@ -124,4 +120,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main, Config(results_dir="results/describe"))
+    program.run(main, run_config.RunConfig(results_dir="results/describe"))

@@ -318,9 +318,6 @@ def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):
         omniglot.load(tmp_path / "no", **arguments)
 
 
-# The download through TFDS, without a connection.
-
-
 # The real drawings.
 
 

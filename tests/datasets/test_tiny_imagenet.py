@@ -224,9 +224,6 @@ def test_unseen_classes_are_held_by_nobody(folder, dataset):
     assert fingerprint["unseen rows"] != dataset.fingerprint()["unseen rows"]
 
 
-# On the way to the model.
-
-
 # Bad input: one clear line.
 
 

@@ -1,4 +1,3 @@
-import itertools
 import math
 
 import numpy as np
@@ -48,29 +47,6 @@ def expected(n, p, m, t):
     chance = survivors(n - p, m, t)
     sizes = p + np.arange(m + 1)
     return chance @ (p / sizes), chance[0], chance @ sizes
-
-
-@pytest.mark.parametrize("t", [1, 2, 3])
-def test_survivors_by_counting_all_draws(t):
-    others, m = 5, 2
-    draws = [set(d) for d in itertools.combinations(range(others), m)]
-    counts = np.zeros(m + 1)
-    for rounds in itertools.product(draws, repeat=t):
-        counts[len(set.intersection(*rounds))] += 1
-    np.testing.assert_allclose(
-        survivors(others, m, t), counts / counts.sum(), atol=1e-12
-    )
-
-
-@pytest.mark.parametrize("t", [1, 2, 3, 8])
-@pytest.mark.parametrize("n, p, m", [(2028, 90, 80), (21841, 20, 400), (30, 4, 6)])
-def test_the_mean_number_of_survivors_is_the_closed_form(n, p, m, t):
-    precision, exact, size = expected(n, p, m, t)
-    q = m / (n - p)
-    assert size == pytest.approx(p + (n - p) * q**t, rel=1e-9)
-    # Jensen: the mean of a quotient is above the quotient of means.
-    assert precision >= p / size - 1e-12
-    assert 0 <= exact <= 1
 
 
 def test_the_measured_success_is_the_expected_one():

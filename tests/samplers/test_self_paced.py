@@ -132,7 +132,7 @@ def test_blobs_are_found_within_their_class():
     pairs = collections.Counter(zip(index.assignments.tolist(), blob.tolist()))
     assert sorted(pairs.values()) == [10] * 6
     for number in range(6):
-        members = index.members(number)
+        members = index.members[number]
         assert (index.assignments[members] == number).all()
         np.testing.assert_allclose(
             index.centers[number], points[members].mean(0), atol=1e-5

@@ -73,8 +73,7 @@ def hold_out(
             else "images"
         )
     check_choice("test", test, TESTS)
-    if not 0 < share < 1:
-        raise InvalidInputError(f"test_share={share!r} must be above 0 and below 1.")
+    check_test_share(share)
     if test in (("images", "clients") if is_unseen else ("classes",)):
         other = "classification" if is_unseen else "retrieval"
         instead = "classes or given" if is_unseen else "images, clients or given"
@@ -116,6 +115,12 @@ def hold_out(
     return Rows(train, tests, public, note)
 
 
+def check_test_share(share: float) -> None:
+    """Raises InvalidInputError unless a share is above 0 and below 1."""
+    if not 0 < share < 1:
+        raise InvalidInputError(f"test_share={share!r} must be above 0 and below 1.")
+
+
 def check_clients(option: str, clients: np.ndarray | None) -> None:
     """Raises InvalidInputError unless the data that an option needs have clients."""
     if clients is None:
@@ -153,10 +158,9 @@ def _images(
 ) -> np.ndarray:
     """Returns a rounded share of each class, which leaves an image to every class."""
     labels = index.labels[rows]
-    shuffled = rng.permutation(len(rows))
-    order = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    order = partitions.random_order_by(labels, rng)
     sizes = np.bincount(labels)
-    position = np.arange(len(rows)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    position = partitions.ranges(sizes)
     wanted = np.minimum(
         np.round(sizes * share).astype(np.int64), np.maximum(sizes - 1, 0)
     )

@@ -35,14 +35,12 @@ class ClassifierTraffic(NamedTuple):
     Attributes:
         parameters: Classifier parameters sent to the client (floats); the same number
             is returned if requests are sampled.
-        ids: Ids of classes that the client sends, in its request or with its update.
         bytes_down: Server to client: the parameters, and the ids of a union.
         bytes_up: Client to server: the ids, the update of its columns, and the counts
             of contributors.
     """
 
     parameters: float
-    ids: float
     bytes_down: float
     bytes_up: float
 
@@ -83,7 +81,6 @@ def classifier_traffic(
     counts = rows_up if is_secure and protocol.threshold > 1 else 0
     return ClassifierTraffic(
         parameters=parameters,
-        ids=ids,
         bytes_down=BYTES_PER_PARAMETER * parameters + _BYTES_PER_ID * ids_down,
         bytes_up=BYTES_PER_PARAMETER * rows_up * embedding_dim
         + _BYTES_PER_ID * ids

@@ -33,11 +33,6 @@ class GradientNoise:
     feature_extractor: np.ndarray
     classifier: np.ndarray
 
-    @property
-    def mean(self) -> float:
-        """E(|g_FedAvg - g_FedSS|) over the batches and all parameters: Fig. 9."""
-        return float(np.mean(self.model))
-
 
 def gradient_noise(
     full_process: tff.learning.templates.LearningProcess,

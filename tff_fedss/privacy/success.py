@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 
 class Success(NamedTuple):
@@ -52,9 +53,7 @@ def auc(scores: np.ndarray, truth: np.ndarray) -> float:
     infinite scores, which attacks give to excluded classes.
     """
     scores, truth = _checked(scores, truth)
-    _, where, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    # Equal scores each have the mean of their ranks.
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[where]
+    ranks = stats.rankdata(scores)
     num_true = np.count_nonzero(truth)
     above = ranks[truth].sum() - num_true * (num_true + 1) / 2
     return float(above / (num_true * (len(truth) - num_true)))

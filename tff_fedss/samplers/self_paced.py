@@ -182,13 +182,10 @@ class ClusterIndex:
         return np.bincount(self.assignments, minlength=len(self.centers))
 
     @functools.cached_property
-    def _members(self) -> list[np.ndarray]:
+    def members(self) -> list[np.ndarray]:
+        """The examples of each cluster, int[size], in their order."""
         order = np.argsort(self.assignments, kind="stable")
         return np.split(order, np.cumsum(self.sizes)[:-1])
-
-    def members(self, number: int) -> np.ndarray:
-        """Returns the examples of a cluster, int[size], in their order."""
-        return self._members[number]
 
     def classes(self, numbers: np.ndarray) -> np.ndarray:
         """Returns the classes of clusters, as int32."""
@@ -289,7 +286,7 @@ def draw_neighbourhood(
         raise ValueError(f"there are not {num_clusters - 1} clusters of other classes.")
     examples = [
         generator.choice(
-            index.members(number),
+            index.members[number],
             examples_per_cluster,
             replace=index.sizes[number] < examples_per_cluster,
         )

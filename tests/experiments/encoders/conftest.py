@@ -72,11 +72,3 @@ def pictures(tmp_path_factory):
             image = own_images.encoded(pixels + noise)
             contents[f"{name}/picture {k}.png"] = image
     return own_images.write(tmp_path_factory.mktemp("pictures") / "mine", contents)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def cache(tmp_path_factory):
-    """The results of checks are not kept in the home of the user who runs the tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TFF_FEDSS_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield

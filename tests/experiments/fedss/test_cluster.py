@@ -96,7 +96,6 @@ def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path, monkeypatch)
 def test_ctrl_c_ends_a_run_and_its_actors(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", RAY_FOLDER)
     flags = (
-        "--dataset=glyphs",
         "--dataset=glyphs:num_classes=40",
         "--clients_per_round=2",
         "--num_negatives=5",

@@ -81,9 +81,6 @@ def test_glyphs_are_described_without_drawing_one(monkeypatch):
     assert counts["classes per client"].sum() == 4 * 2000
 
 
-# --- The paper's partitions, from the totals of the classes alone -----------------
-
-
 # --- The program ------------------------------------------------------------------
 
 

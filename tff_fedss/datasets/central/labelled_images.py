@@ -16,7 +16,7 @@ from PIL import Image, ImageOps
 from tff_fedss import memory, progress
 from tff_fedss.datasets import fingerprint, sources, splits, tiny_imagenet
 from tff_fedss.datasets.central import idx_files
-from tff_fedss.datasets.federated import record_writer
+from tff_fedss.datasets.federated import partitions, record_writer
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.datasets.images import index, layout
 from tff_fedss.errors import InvalidInputError, check_choice, check_range
@@ -124,7 +124,7 @@ class LabelledImages:
         # The first images of all classes, then the second ones, and so on.
         by_class = order[np.argsort(self.train_labels[order], kind="stable")]
         sizes = np.bincount(self.train_labels, minlength=self.num_classes)
-        place = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        place = partitions.ranges(sizes)
         kept = np.sort(by_class[np.argsort(place, kind="stable")[:num_train]])
         return dataclasses.replace(
             self,
