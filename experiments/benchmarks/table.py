@@ -13,6 +13,7 @@ from experiments.benchmarks.contest import Result
 from experiments.common import plots
 from experiments.common import table as tables
 from tff_fedss import files, training
+from tff_fedss.training import run_files
 
 _OURS = ("ours_in_process", "ours_native")
 _TFF = "tff_fed_avg"
@@ -78,9 +79,10 @@ def write(
             tables.as_markdown([title for title, _ in _COLUMNS.values()], cells),
             "\n".join(f"- {claim}" for claim in _claims(group)),
         ]
+    rounds = list(_rounds(results))
     for name, content in (
-        ("benchmark.csv", tables.as_csv(rows)),
-        ("benchmark_rounds.csv", tables.as_csv(_rounds(results))),
+        ("benchmark.csv", run_files.as_csv(list(rows[0]), rows)),
+        ("benchmark_rounds.csv", run_files.as_csv(list(rounds[0]), rounds)),
         ("benchmark.md", "\n\n".join(filter(None, page)) + "\n"),
     ):
         files.write_text(output_dir / name, content)

@@ -6,7 +6,7 @@ Each program also has its own --data_dir.
 from collections.abc import Iterable
 from typing import Any
 
-from experiments.common import option_words
+from experiments.common import config, option_words
 from experiments.common.option_words import Chosen, Word
 from tff_fedss import tasks
 from tff_fedss.datasets import images
@@ -31,6 +31,21 @@ def _word_of(spec: tasks.DatasetSpec) -> Word:
 
 # The data sets with clients; their keywords are options.
 FEDERATED = option_words.WordsOf(tasks.DATASETS, _word_of)
+
+
+def chosen_task(asked: config.Config) -> str:
+    """Returns a program's --task, by default the first of its --dataset.
+
+    Raises:
+        InvalidInputError: If the data set does not have the task.
+    """
+    supported = tasks.DATASETS[asked.chosen("dataset").name].settings
+    if asked.task not in (None, *supported):
+        raise InvalidInputError(
+            f"--task={asked.task} does not go with --dataset={asked.dataset}, which "
+            f"has {' and '.join(supported)}."
+        )
+    return asked.task or next(iter(supported))
 
 
 def partitions(spec: tasks.DatasetSpec) -> dict[str, Word]:

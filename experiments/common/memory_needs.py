@@ -24,9 +24,9 @@ def matrix(title: str, num_rows: int, num_columns: int, copies: int = 1) -> dict
     }
 
 
-def images(count: int, size: int, channels: int = 1, title: str = "images") -> dict:
+def images(count: int, size: int, channels: int = 1) -> dict:
     """Counts images in bytes, uint8[count, size, size, channels]."""
-    return {f"{title} ({count:,} of {size:,} x {size:,})": count * size**2 * channels}
+    return {f"images ({count:,} of {size:,} x {size:,})": count * size**2 * channels}
 
 
 def network(

@@ -242,7 +242,21 @@ def _jobs(
                     cell.start and folder / cell.start / f"seed{seed}",
                 )
             )
+            _check_length(found[-1], length, own.get(length, cell.settings.get(length)))
     return found
+
+
+def _check_length(job: jobs.Job, length: str, expected: int | None) -> None:
+    """Raises InvalidInputError if a finished run has another length."""
+    if not job.is_done or expected is None:
+        return
+    flags = (job.folder / "flags.txt").read_text("utf-8").splitlines()
+    for flag in flags:
+        if flag.startswith(f"--{length}=") and flag != f"--{length}={expected}":
+            raise InvalidInputError(
+                f"{job.folder} has {flag}, but its cell now has {length}={expected}: "
+                "give another --results_dir."
+            )
 
 
 def print_commands(of_table: Sequence[jobs.Job]) -> None:

@@ -7,7 +7,7 @@ two means.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -23,23 +23,6 @@ tabulate.MIN_PADDING = 0
 _RULE = tabulate.Line("", "-", "--", "")
 _ROW = tabulate.DataRow("", "  ", "")
 _TEXT = tabulate.TableFormat(_RULE, _RULE, None, _RULE, _ROW, _ROW, 0, None)
-
-
-def as_csv(
-    rows: Iterable[Mapping[str, Any]], columns: Sequence[str] | None = None
-) -> str:
-    """Writes rows of values by column, with a header and all digits.
-
-    Args:
-        rows: Missing values and None are empty.
-        columns: The columns, by default those of the first row, which must then exist.
-    """
-    rows = list(rows)
-    columns = list(rows[0]) if columns is None else list(columns)
-    cells = [["" if row.get(c) is None else row[c] for c in columns] for row in rows]
-    # As objects, a whole number in a column with an empty cell stays an int.
-    frame = pd.DataFrame(cells, columns=columns, dtype=object)
-    return frame.to_csv(index=False, na_rep="nan", lineterminator="\n")
 
 
 def as_markdown(

@@ -182,7 +182,7 @@ class SourcesConfig(runtime_config.DeviceConfig):
 
     model: str | None = config.flag(
         None,
-        "The encoder from `./run.sh export`: .keras, .tflite or the folder of a "
+        "The encoder from `./run.sh export`: .keras, .tflite, .onnx or the folder of a "
         "SavedModel.",
         group="Encoder and images",
         needed="FILE is needed: an encoder from `./run.sh export`.",

@@ -16,6 +16,7 @@ from experiments.common import plots, table
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import metrics, models, tasks, training
+from tff_fedss.training import run_files
 
 # The columns of the table: title and format in the terminal. Those of the classifier
 # are per client and round.
@@ -78,12 +79,12 @@ def as_csv(outcomes: Sequence[Mapping[str, Any]], metric: str) -> str:
         f"{metric}_percent" if name == "percent" else name: name
         for name in _columns(outcomes)
     }
-    return table.as_csv(
-        (
+    return run_files.as_csv(
+        list(columns),
+        [
             {title: found.get(name) for title, name in columns.items()}
             for found in outcomes
-        ),
-        list(columns),
+        ],
     )
 
 

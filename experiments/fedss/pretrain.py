@@ -58,14 +58,20 @@ class Config(runtime_config.DeviceConfig):
         "glyphs",
         "The data set of the later federated runs: its public classes are trained "
         "on, and no client's images. For tiny_imagenet, images and tfds its option "
-        "num_public_classes says how many are public: give `train` the same number, "
-        "and the same classes are drawn. glyphs and omniglot have public classes of "
-        "their own.",
+        "num_public_classes says how many are public: give `train` the same number "
+        "and --task, and the same classes are drawn. glyphs and omniglot have public "
+        "classes of their own.",
         group="The run",
         words=dataset_words.FEDERATED,
     )
     data_dir: str | None = config.flag(
         None, "Its folder, see `./run.sh train --help`. " + dataset_words.DATA_DIR
+    )
+    task: str | None = config.flag(
+        None,
+        "The task of the later runs, which decides what is public. Default: as for "
+        "`train`.",
+        choices=tasks.KINDS,
     )
     also: tuple[str, ...] = config.flag(
         (),
@@ -160,7 +166,8 @@ def _finish(
 def _with_defaults(config: Config) -> Config:
     """Sets unset flags, and checks that the flags suit each other."""
     spec = tasks.DATASETS[config.chosen("dataset").name]
-    config = config.filled(vars(next(iter(spec.settings.values()))))
+    config = dataclasses.replace(config, task=dataset_words.chosen_task(config))
+    config = config.filled(vars(spec.settings[config.task]))
     if config.normalization != "group" and not config.model.startswith("mobilenet"):
         raise InvalidInputError(
             f"--normalization={config.normalization} needs a MobileNetV3, found "
@@ -209,7 +216,7 @@ def _public_classes(config: Config) -> public_images.Source:
     chosen = config.chosen("dataset")
     spec = tasks.DATASETS[chosen.name]
     dataset = spec.open(
-        next(iter(spec.settings)),
+        config.task,
         image_size=config.image_size,
         **dataset_words.keywords(chosen, config.data_dir, "dataset"),
     )

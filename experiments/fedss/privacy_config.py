@@ -117,7 +117,8 @@ class PrivacyConfig(config.Config):
         None,
         "The classes that clients ask for besides their own: `fresh`, m negatives "
         "drawn in each round (the paper's); `memoised`, the same m in all rounds; "
-        "`randomized_response` or `pool`. For fedss and neg_only. Default: fresh.",
+        "`randomized_response` or `pool`. For fedss, neg_only and fedprox. Default: "
+        "fresh.",
         group="What the server sees (docs/privacy.md)",
         words=_NEGATIVES,
         off="fresh",

@@ -98,7 +98,7 @@ class RunConfig(privacy_config.PrivacyConfig, runtime_config.RuntimeConfig):
     num_negatives: int | None = config.flag(
         None,
         "m, the negative classes that a client draws per round; a client with fewer "
-        "other classes takes them all. Only fedss and neg_only draw any."
+        "other classes takes them all. Only fedss, neg_only and fedprox draw any."
         + _by_dataset("num_negatives"),
         group="Method",
         low=1,
@@ -211,9 +211,9 @@ class RunConfig(privacy_config.PrivacyConfig, runtime_config.RuntimeConfig):
     )
     patience: int | None = config.flag(
         None,
-        "End a method after this number of rounds without a better result on the "
-        "validation clients; for --keep=best. Its last round may then lack "
-        "--train_top1.",
+        "End a method at the first evaluation this number of rounds or more after its "
+        "best one on the validation clients; for --keep=best. Its last round may then "
+        "lack --train_top1.",
         low=1,
     )
     rounds_per_checkpoint: int = launch.checkpoints(25)
@@ -299,17 +299,12 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
             machine.
     """
     spec = config.spec
-    if config.task not in (None, *spec.settings):
-        raise InvalidInputError(
-            f"--task={config.task} does not go with --dataset={config.dataset}, which "
-            f"has {' and '.join(spec.settings)}."
-        )
+    task = dataset_words.chosen_task(config)
     if config.patience is not None and config.keep == "last":
         raise InvalidInputError(
             f"--patience={config.patience} needs --keep=best: it counts the rounds "
             "since the best one."
         )
-    task = config.task or next(iter(spec.settings))
     config = dataclasses.replace(config, task=task)
     if spec.partitions or config.partition is not None:
         partition = str(config.chosen_partition())

@@ -146,11 +146,12 @@ class KeptRound:
         )
 
     def is_over(self, rows: Sequence[training.Metrics], method: str) -> bool:
-        """Returns whether --patience ends the run."""
-        if self._patience is None or not rows:
+        """Returns whether --patience ends the run, after a round that was measured."""
+        newest = [row for row in rows if row["method"] == method][-1:]
+        if self._patience is None or not newest or self._column not in newest[0]:
             return False
-        newest = max(row["round"] for row in rows if row["method"] == method)
-        return newest - self.row(rows, method)["round"] >= self._patience
+        since = newest[0]["round"] - self.row(rows, method)["round"]
+        return since >= self._patience
 
 
 # --- The run ----------------------------------------------------------------------

@@ -197,7 +197,9 @@ def build_run(
     process = _build_process(config, method, task, protocol)
     sampling = privacy_config.sampling(config)
     cohort_size = config.clients_per_round
-    cohort_fn = training.cohort_fn(task, cohort_size, config.seed, sampling)
+    cohort_fn = training.cohort_fn(
+        task.dataset.train.client_ids, cohort_size, config.seed, sampling
+    )
     return training.FederatedRun(
         method,
         process,

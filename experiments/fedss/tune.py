@@ -29,6 +29,8 @@ from tff_fedss.training import run_files
 _TOPIC = "The search"
 # Flags that the search sets for each run.
 _SEARCHED = frozenset({"client_learning_rate", "on_validation", "keep", "patience"})
+# Flags of a search to which the same folder may add.
+_GRID = frozenset({"client_learning_rates", "num_negatives_grid"})
 # A run of the search has the data set's rounds, divided by this.
 _SHORTER = 4
 _DIVERGED = "has diverged in round"
@@ -75,6 +77,7 @@ def main(config: Config) -> None:
     """Runs the missing runs, and writes the results of the search."""
     folder = pathlib.Path(config.results_dir)
     table = _table(config)
+    _check_flags(folder, config)
     grid = [
         jobs.Job(
             f"{name} seed {config.seed}",
@@ -105,6 +108,27 @@ def main(config: Config) -> None:
     _, flags = _best(table, runs)
     files.write_text(folder / "tuned.flags", run_files.as_flagfile(flags))
     print(f"Written to {folder}/")
+
+
+def _check_flags(folder: pathlib.Path, config: Config) -> None:
+    """Records the flags of a search, apart from its grid, or compares them.
+
+    Raises InvalidInputError if the folder is of a search with other flags.
+    """
+    flags = {k: v for k, v in config.deciding().items() if k not in _GRID}
+    path = folder / "search.flags"
+    if not path.exists():
+        files.make_folder(folder, f"results_dir={folder}")
+        files.write_text(path, run_files.as_flagfile(flags))
+        return
+    theirs = run_files.read_flags(path)
+    for name in sorted({*flags, *theirs}):
+        ours, before = flags.get(name, "(unset)"), theirs.get(name, "(unset)")
+        if ours != before:
+            raise InvalidInputError(
+                f"--{name}={ours}, but the runs in results_dir={folder} have {before}: "
+                "give another --results_dir."
+            )
 
 
 def _table(config: Config) -> cells.Table:

@@ -8,6 +8,8 @@ Hours on a core, digits and CIFAR-10 together: leap/1 at --scale=mini, three see
 leap/noise, five seeds, 1.2. What to expect: docs/results/leap; on CIFAR-10 mini LEAP
 55.9 %, SPLD 56.6 %, random 54.0 %. --scale=paper has not been run: days on a GPU.
 
+Five seeds; the paper's CIFAR-100 and SVHN had four runs.
+
 The figures are curves by mini-batch and, of LEAP, the learned space.
 """
 
@@ -168,7 +170,8 @@ _CIFAR = dict(embedding="vgg16", nesterov=False, steps_per_round=390, rounds=200
 _CIFAR10 = dict(_CIFAR, dataset="cifar10", student="resnet18", augmentation="flip_crop")
 _SCHEDULE = dict(learning_rate=0.1, learning_rate_drops=(23400, 46800, 62400))
 _PAPER: dict[str, dict[str, Any]] = {
-    # 4.1, figures 2 and 3. The student's optimizer is not stated: as in 4.2.
+    # 4.1, figures 2 and 3. The student's optimizer is not stated: as in 4.2. Nor are
+    # the augmentation and the number of epochs: none, and 100.
     "mnist": dict(
         dataset="mnist",
         student="lenet",

@@ -32,6 +32,7 @@ from experiments.common import (
 )
 from tff_fedss import algorithms, memory, models, tasks, training
 from tff_fedss.datasets.central import augmentation, labelled_images
+from tff_fedss.errors import InvalidInputError
 from tff_fedss.samplers import self_paced
 
 
@@ -331,6 +332,11 @@ def _pace(config: Config) -> self_paced.Pace | None:
     diversity_growth = 1 + (growth if diversity_growth is None else diversity_growth)
     diversity = 0.5 if config.diversity is None else config.diversity
     if config.method == "spl":
+        if config.diversity:
+            raise InvalidInputError(
+                f"--diversity={config.diversity:g} goes with --method=leap or spld, "
+                "found --method=spl."
+            )
         diversity = 0.0
     if config.pace == "threshold":
         return self_paced.ThresholdPace(

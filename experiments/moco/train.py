@@ -52,12 +52,13 @@ LOSSES = "losses.npz"
 
 # The defaults are MoCo v2's and the paper's, except the queue: "its suggested
 # hyper-parameters" are 65,536 keys, as in the paper's cells. 4,096 is less than half of
-# Imagenette, so that the queue never holds a key of the image itself from the epoch
-# before. For small images: a short training of a small network, where the keys must be
-# updated faster.
+# Imagenette: a tenth of the queries meet the key of their own image from the epoch
+# before. BatchNorm is over parts of the batch, as in MoCo: over all of it, its means
+# would tell which key belongs to a query. For small images: a short training of a
+# small network, where the keys must be updated faster.
 _SETTINGS = {
     "imagenette": dict(
-        backbone="resnet50",
+        backbone="resnet50_split",
         blur=True,
         key_momentum=0.999,
         temperature=0.2,

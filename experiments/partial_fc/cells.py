@@ -154,7 +154,7 @@ TABLES = {
         **_PAGE,
     ),
     ("faces", "paper"): table(
-        "Aligned faces in a folder for each identity, as the authors train",
+        "Aligned faces in a folder for each identity, network and rate ours",
         _PROGRAM,
         [
             Cell(

@@ -110,8 +110,8 @@ class Config(runtime_config.DeviceConfig):
     )
     positives_cutoff: bool = config.flag(
         False,
-        "With pprn, draw no negatives in a stratum where positives alone are more "
-        "than r of its classes, as in the authors' code.",
+        "With pprn, fill each stratum's sample with negatives up to r of its classes, "
+        "as in the authors' code.",
     )
     num_devices: int | None = config.flag(
         None,
@@ -243,16 +243,23 @@ def _with_defaults(config: Config) -> Config:
     """Sets flags by the data, and checks that they suit each other."""
     dataset = config.chosen("dataset").name
     is_generated = dataset == "generated"
-    for name, fits, those in (
-        ("data_dir", not is_generated, "images"),
-        ("image_size", not is_generated, "images"),
-        ("flip", not is_generated, "images"),
-        ("lfw_pairs", not is_generated, "images"),
-        ("num_classes", is_generated, "--dataset=generated"),
+    has_colours = not is_generated and dataset != "omniglot"
+    for flag, is_given, fits, those in (
+        ("data_dir", config.data_dir, not is_generated, "images"),
+        ("image_size", config.image_size, not is_generated, "images"),
+        ("flip", config.flip, not is_generated, "images"),
+        ("lfw_pairs", config.lfw_pairs, has_colours, "images in colour"),
+        ("num_classes", config.num_classes, is_generated, "--dataset=generated"),
+        (
+            "evaluate_on=validation",
+            config.evaluate_on == "validation",
+            dataset == "omniglot",
+            "--dataset=omniglot",
+        ),
     ):
-        if getattr(config, name) and not fits:
+        if is_given and not fits:
             raise InvalidInputError(
-                f"--{name} goes with {those}, found --dataset={dataset}."
+                f"--{flag} goes with {those}, found --dataset={dataset}."
             )
     config = config.filled(_SETTINGS[dataset])
     if (config.model == "mlp") != is_generated:

@@ -35,6 +35,7 @@ from experiments.privacy import attacks, seen, server
 from tff_fedss import files, tasks
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.privacy import intersection
+from tff_fedss.training import run_files
 
 ATTACKS = ("intersection", "update", "aggregate", "phi")
 _NOTE = (
@@ -82,7 +83,7 @@ def main(config: Config) -> None:
         facts = watch.finish()
     rows = {name: attack.summary() for name, attack in made.items()}
     of_all = [{"kind": kind, **row} for kind, own in rows.items() for row in own]
-    files.write_text(folder / "attacks.csv", table.as_csv(of_all))
+    files.write_text(folder / "attacks.csv", run_files.as_csv(list(of_all[0]), of_all))
     command = ["./run.sh", "privacy", *sys.argv[1:]]
     head = [
         *report.of_this_process(config.deciding(), command),

@@ -29,7 +29,7 @@ def some_clients(
     chosen = [ids[int(i)] for i in places]
     for client_id in progress.bar(what, unit="clients", items=chosen):
         positives = np.asarray(dataset.positives(client_id))
-        yield client_id, positives, as_mask(positives, dataset.num_classes)
+        yield client_id, positives, np.isin(np.arange(dataset.num_classes), positives)
 
 
 def check_server(config: run_config.RunConfig) -> None:
@@ -108,8 +108,8 @@ def request_fn(
         )
         keys, is_member = keys.numpy(), is_member.numpy()
         return Request(
-            as_mask(keys, builder.num_classes),
-            as_mask(keys[is_member], builder.num_classes),
+            np.isin(np.arange(builder.num_classes), keys),
+            np.isin(np.arange(builder.num_classes), keys[is_member]),
         )
 
     return request
@@ -179,8 +179,12 @@ class Requests:
         return float(np.mean([np.count_nonzero(np.any(a, axis=0)) for a in asked]))
 
     def _cohort(self, round_num: int) -> list[str]:
-        ids, config = self._dataset.train.client_ids, self._config
-        return training.cohort(config.seed, round_num, ids, config.clients_per_round)
+        return training.cohort_fn(
+            self._dataset.train.client_ids,
+            self._config.clients_per_round,
+            self._config.seed,
+            privacy_config.sampling(self._config),
+        )(round_num)
 
     def _of(self, client_id: str, round_num: int) -> Request:
         key = client_id, round_num
@@ -279,10 +283,3 @@ class PublicImages:
         *_, kernel, bias = extractor
         feature = metrics.unit(inputs @ kernel + bias).mean(0)
         return Model(classifier, kernel, inputs, self._labels, feature)
-
-
-def as_mask(classes: np.ndarray, num_classes: int) -> np.ndarray:
-    """Returns bool[n], true for some classes, int[any]."""
-    mask = np.zeros(num_classes, bool)
-    mask[np.asarray(classes, np.int64)] = True
-    return mask

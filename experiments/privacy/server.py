@@ -14,9 +14,17 @@ from tff_fedss.privacy import aggregate
 METHOD = "fedss"
 
 
+# Of what an attacked training does not do.
+_UNUSED = frozenset({"keep", "patience", "train_top1", "rounds_per_checkpoint"})
+
+
 @dataclasses.dataclass(frozen=True)
 class Config(run_config.RunConfig):
     """The flags of a training that is attacked."""
+
+    def flags(self) -> dict[str, config.Flag]:
+        """Returns the flags of `train` that an attacked training has, and its own."""
+        return {k: v for k, v in super().flags().items() if k not in _UNUSED}
 
     participations: tuple[int, ...] = config.flag(
         (1, 2, 3, 5, 10, 30),
@@ -78,11 +86,9 @@ class Server:
         self._config, self._most_clients = config, most_clients
         self._dataset = task.dataset
         self._client_ids = list(self._dataset.train.client_ids)
+        classes = np.arange(self._dataset.num_classes)
         self._positives = np.stack(
-            [
-                seen.as_mask(self._dataset.positives(k), self._dataset.num_classes)
-                for k in self._client_ids
-            ]
+            [np.isin(classes, self._dataset.positives(k)) for k in self._client_ids]
         )
         self._sees_requests = config.requests is None
         self._request = seen.request_fn(

@@ -255,6 +255,14 @@ def _warn_once(config: Config) -> Callable[[training.Metrics], None]:
 def _load_task(config: Config) -> tasks.SampledSoftmaxTask:
     if config.task in ("ptb", "extreme") and not config.data_dir:
         raise InvalidInputError(f"--task={config.task} needs --data_dir=DIR.")
+    for flag, is_given, task in (
+        ("mask_positives", config.mask_positives, "extreme"),
+        ("validation_words", config.validation_words, "ptb"),
+    ):
+        if is_given and config.task != task:
+            raise InvalidInputError(
+                f"--{flag} goes with --task={task}, found --task={config.task}."
+            )
     common = dict(
         embedding_dim=config.embedding_dim,
         logit_scale=config.logit_scale,

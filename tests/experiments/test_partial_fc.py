@@ -180,6 +180,8 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
     [
         (["--dataset=faces"], "own images need --data_dir: a folder"),
         (["--dataset=omniglot", "--num_classes=5"], "--num_classes goes with"),
+        (["--evaluate_on=validation"], "--evaluate_on=validation goes with"),
+        (["--dataset=omniglot", "--lfw_pairs=x"], "--lfw_pairs goes with images in"),
         (
             ["--model=small_cnn"],
             "small_cnn does not go with --dataset=generated",

@@ -121,14 +121,14 @@ def read_drawings(data_dir: str | os.PathLike | None, image_size: int) -> Drawin
     return collect(_drawings(found), label, image_size)
 
 
-def _downloaded(tfds_dir: str | None = None) -> list[pathlib.Path]:
+def _downloaded() -> list[pathlib.Path]:
     """Returns the original zips, which TFDS downloads into its folder and verifies."""
     # It takes seconds to import.
     import tensorflow_datasets as tfds
 
     from tff_fedss.datasets.images import tfds_index
 
-    builder = tfds.image_classification.Omniglot(data_dir=tfds_dir)
+    builder = tfds.image_classification.Omniglot()
     folder = pathlib.Path(builder.data_dir).parents[1] / "downloads"
     hint = "Give a folder or an archive that has it as `data_dir`."
     with tfds_index.preparing("Omniglot", hint):

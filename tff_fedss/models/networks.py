@@ -194,12 +194,9 @@ def small_cnn(
 
 
 def mlp(
-    example_shape: tuple[int],
-    embedding_dim: int = 64,
-    seed: int = 0,
-    num_units: int = 256,
+    example_shape: tuple[int], embedding_dim: int = 64, seed: int = 0
 ) -> tf.keras.Model:
-    """Builds one hidden layer with ReLU, and a dense embedding.
+    """Builds one hidden layer of 256 units with ReLU, and a dense embedding.
 
     Args:
         example_shape: (v,).
@@ -213,7 +210,7 @@ def mlp(
     glorot = tf.keras.initializers.GlorotUniform
     vectors = tf.keras.Input(example_shape, name="vectors")
     hidden = tf.keras.layers.Dense(
-        num_units, "relu", kernel_initializer=glorot(2 * seed), name="hidden"
+        256, "relu", kernel_initializer=glorot(2 * seed), name="hidden"
     )(vectors)
     embedding = tf.keras.layers.Dense(
         embedding_dim,

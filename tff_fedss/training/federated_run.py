@@ -38,7 +38,7 @@ def client_selection_fn(
         `algorithms.build_fedss`.
     """
     client_fn = client_fn or task.client
-    cohort_of = cohort_fn(task, cohort_size, seed, sampling)
+    cohort_of = cohort_fn(task.dataset.train.client_ids, cohort_size, seed, sampling)
 
     def select_clients(round_num: int) -> list[Any]:
         return [
@@ -55,7 +55,7 @@ def client_selection_fn(
 
 
 def cohort_fn(
-    task: FederatedTask, cohort_size: int, seed: int, sampling: str = "fixed"
+    client_ids: Sequence[str], cohort_size: int, seed: int, sampling: str = "fixed"
 ) -> Callable[[int], list[str]]:
     """Builds the function from a round, counted from 1, to the ids of its clients.
 
@@ -64,9 +64,7 @@ def cohort_fn(
     """
     errors.check_choice("sampling", sampling, draws.SAMPLINGS)
     draw = draws.SAMPLINGS[sampling]
-    return lambda round_num: draw(
-        seed, round_num, task.dataset.train.client_ids, cohort_size
-    )
+    return lambda round_num: draw(seed, round_num, client_ids, cohort_size)
 
 
 class FederatedRun(Run):
@@ -76,7 +74,9 @@ class FederatedRun(Run):
     interrupted.
 
     Attributes:
-        cohort: From a round, counted from 1, to the ids of its clients.
+        clients: From a round, counted from 1, to its clients' arguments, in the order
+            of `cohort`.
+        cohort: From a round to the ids of its clients.
         accountant: Computes the privacy loss of the rounds; None: none.
         waiting_seconds: How long rounds have waited for the arguments of their clients:
             images are read or drawn before the round, and cropped in it.
@@ -114,7 +114,7 @@ class FederatedRun(Run):
         self.process = process
         self.protocol = protocol or metrics.Protocol()
         names = tff.structure.name_list(process.next.type_signature.parameter[1].member)
-        self._select_clients = client_selection_fn(
+        self.clients = client_selection_fn(
             task,
             cohort_size,
             seed,
@@ -124,7 +124,9 @@ class FederatedRun(Run):
             sampling=sampling,
         )
         self.accountant = accountant
-        self.cohort = cohort_fn(task, cohort_size, seed, sampling)
+        self.cohort = cohort_fn(
+            task.dataset.train.client_ids, cohort_size, seed, sampling
+        )
         self.waiting_seconds = 0.0
         self._state = process.initialize()
 
@@ -135,10 +137,6 @@ class FederatedRun(Run):
             self._state,
             tff.learning.models.ModelWeights([*phi, classifier], non_trainable=[]),
         )
-
-    def clients(self, round_num: int) -> list[Any]:
-        """Returns the clients' arguments of a round, from 1, in `cohort`'s order."""
-        return self._select_clients(round_num)
 
     @property
     def state(self) -> Any:

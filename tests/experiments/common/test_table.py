@@ -3,23 +3,9 @@
 import math
 import statistics
 
-import numpy as np
 import pytest
 
 from experiments.common import table
-
-
-def test_csv_keeps_all_digits_and_leaves_empty_what_is_missing():
-    rows = [
-        {"n": 1, "x": 0.1 + 0.2, "text": 'a, "b"', "more": 5},
-        {"n": None, "x": np.float64(1e-17)},
-        {"n": 10**15, "x": float("nan"), "text": True},
-    ]
-    assert table.as_csv(rows, ["n", "x", "text"]) == (
-        'n,x,text\n1,0.30000000000000004,"a, ""b"""\n,1e-17,\n'
-        "1000000000000000,nan,True\n"
-    )
-    assert table.as_csv([], ["a", "b"]) == "a,b\n"
 
 
 def test_an_interval_is_students():

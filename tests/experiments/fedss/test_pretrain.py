@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
+from experiments.fedss import pretrain, run_config, run_parts
 from tests.datasets.images import own_images
 from tests.experiments import central_runs
 from tff_fedss import models
 
 PROGRAM = "experiments.fedss.pretrain"
+TESTS = {"classification": "images", "retrieval": "classes"}
 SMALL = ("--image_size=16", "--epochs=2", "--batch_size=8", "--embedding_dim=8")
 
 
@@ -73,6 +75,7 @@ def test_a_federated_run_starts_from_it(run_train, pretrained, folders, tmp_path
         (("--dataset=glyphs", "--also=faces:x"), "--also=faces:x: expected NAME:DIR"),
         (("--dataset=glyphs", "--also=images"), "--also=images: expected NAME:DIR"),
         (("--dataset=glyphs", "--normalization=batch"), "needs a MobileNetV3, found"),
+        (("--dataset=glyphs", "--task=retrieval"), "which has classification."),
         (("--dataset=images",), "say how many by --dataset=images:num_public_classes="),
     ],
 )
@@ -80,6 +83,19 @@ def test_what_cannot_be_is_refused_in_a_line(run, folders, tmp_path, flags, mess
     if flags == ("--dataset=images",):
         flags = (*flags, f"--data_dir={folders[0]}", "--image_size=16")
     central_runs.assert_refused(run, flags, message, tmp_path / "run")
+
+
+@pytest.mark.parametrize("task", ["classification", "retrieval"])
+def test_public_classes_are_those_of_the_federated_run(folders, task):
+    images = f"images:num_public_classes=3,test={TESTS[task]}"
+    flags = {"dataset": images, "task": task, "data_dir": str(folders[0])}
+    found = pretrain._public_classes(
+        pretrain._with_defaults(pretrain.Config(**flags, image_size=16))
+    )
+    config = run_config.with_defaults(run_config.RunConfig(**flags, image_size=16))
+    theirs = run_parts.load_dataset(config).public_examples()
+    expected = np.stack([example["image"] for example in theirs.as_numpy_iterator()])
+    np.testing.assert_array_equal(found.images, expected)
 
 
 FEDERATED = (

@@ -95,6 +95,19 @@ def test_each_rate_and_m_has_an_ordinary_run(run_tune, made_up, tmp_path):
     assert "Taken: --client_learning_rate=0.3 --num_negatives=5" in output
 
 
+def test_runs_of_another_search_are_not_taken(run_tune, made_up, tmp_path):
+    ends, begun = made_up
+    ends |= {0.1: 50.0, 0.3: 60.0}
+    flags = (*SMALL, f"--results_dir={tmp_path}", "--client_learning_rates=0.1")
+    assert run_tune("--method=neg_only", *flags)[0] == 0
+    code, _, errors = run_tune(*flags)
+    assert code == 2 and "--method=fedss, but the runs in " in errors
+    # More rates are more of the same search.
+    more = (*flags[:-1], "--client_learning_rates=0.1,0.3")
+    assert run_tune("--method=neg_only", *more)[0] == 0
+    assert len(begun) == 2
+
+
 def test_a_diverged_run_counts_and_is_not_begun_again(run_tune, made_up, tmp_path):
     ends, begun = made_up
     ends |= {0.1: 50.0, 0.3: 60.0, 1.0: DIVERGED}

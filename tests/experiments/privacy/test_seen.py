@@ -95,11 +95,6 @@ def test_public_images_give_the_inputs_of_the_last_layer(run):
     )
 
 
-def test_a_mask_marks_classes():
-    assert seen.as_mask([2, 0, 2], 4).tolist() == [True, False, True, False]
-    assert not seen.as_mask([], 3).any()
-
-
 @pytest.mark.parametrize("drops_rows", [False, True])
 def test_rows_below_a_threshold_do_not_clear_a_client(drops_rows):
     """A class that is missing from one of a client's sums may have been dropped."""

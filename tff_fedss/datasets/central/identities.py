@@ -199,6 +199,7 @@ def _unseen(
     images: index.ImageIndex, share: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, str]:
     """Holds out identities of two images or more: rows, rows, and a note."""
+    splits.check_test_share(share)
     rows = np.arange(len(images))
     if images.splits is not None:
         rows = rows[images.splits == layout.TRAIN]

@@ -117,6 +117,10 @@ def load(
     preprocess = preprocessing.Preprocessing(
         image_size, resize_size, records.read_image("image")
     )
+    if data_dir is None:
+        raise errors.InvalidInputError(
+            "`data_dir` must name the output folder of ./run.sh prepare_imagenet21k."
+        )
     folder = _folder(pathlib.Path(data_dir))
     sizes = read_class_sizes(folder)
     train = open_index(folder, "train")
