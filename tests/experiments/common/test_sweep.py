@@ -68,7 +68,7 @@ def test_what_is_done_is_not_run_again(run, finished):
     assert (results_dir / "table1.md").exists()
     assert path.stat().st_mtime_ns == before
     outcome = run("toy/1", results_dir, "--cells=*fedss*", "--rounds=7")
-    assert outcome.code == 2 and "its cell now has rounds=7" in outcome.errors
+    assert outcome.code == 2 and "its cell now has --rounds=7" in outcome.errors
 
 
 def test_a_list_has_a_command_for_each_run_that_is_missing(server, run, finished):
