@@ -71,7 +71,8 @@ def fill(claims: pd.DataFrame, tables: pd.DataFrame) -> None:
         if row["command"].startswith("table ") and _archive(row["table"]).exists():
             _, by_cell = published(row["table"], row["command"])
             runs = [run for own in by_cell.values() for run in own]
-            commits = {run.description["versions"]["git_commit"][:7] for run in runs}
+            commits = {run.description["versions"]["git_commit"] for run in runs}
+            commits = {(commit or "unknown")[:7] for commit in commits}
             hours = f"{sum(run.hours for run in runs):.1f}"
             tables.loc[i, ["commit", "hours"]] = ", ".join(sorted(commits)), hours
 

@@ -19,6 +19,8 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 # The counts, int[K] or int[n], by name, such as "images per client".
 Counts = Mapping[str, np.ndarray]
+# The flags of the program; the histograms go into --results_dir.
+Config = run_config.RunConfig
 _MAX_BARS = 50
 _LABELS_AT_A_TIME = 10_000
 
@@ -99,7 +101,7 @@ def plot(counts: Counts, title: str, note: str, path: pathlib.Path) -> None:
         figure.supxlabel("\n".join(textwrap.wrap(note, 120)), fontsize="small")
 
 
-def main(config: run_config.RunConfig) -> None:
+def main(config: Config) -> None:
     """Writes the histograms and prints the table."""
     dataset = run_parts.load_dataset(run_config.with_defaults(config))
     counts = counts_of(dataset)
@@ -120,4 +122,4 @@ def main(config: run_config.RunConfig) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main, run_config.RunConfig(results_dir="results/describe"))
+    program.run(main, Config(results_dir="results/describe"))

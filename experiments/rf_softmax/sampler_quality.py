@@ -14,7 +14,7 @@ The poster does not state the vectors of its Table 1, nor tau, but their dimensi
 256, like that of digits of 16 x 16 pixels: --images reads MNIST's, which are resized to
 it. Random directions are always measured, both with tau = 1. A third setting has digits
 with pixels in [-1, 1], tau = 4.3, alpha = 100, and the error of e^(o - tau): it was
-found by a search, and gives numbers near those of the poster but for random Maclaurin
+found by a search, and gives numbers near those of the poster, except random Maclaurin
 features, which are near only in expectation. About 4 minutes on 2 cores.
 """
 

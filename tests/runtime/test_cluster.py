@@ -395,7 +395,7 @@ def test_how_many_actors_a_machine_has(num_actors, gpus_per_actor, machines, exp
         return {name: len(x) for name, x in pool._shares(resources).items()}
 
     assert counts(machines) == expected
-    # A run that has begun on GPUs does not go on without them.
+    # A run that has begun on GPUs does not continue without them.
     without = {name: (cpus, 0) for name, (cpus, gpus) in machines.items()}
     assert not counts(without) or not any(gpus for _, gpus in machines.values())
 
