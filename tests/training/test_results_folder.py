@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 
 from tff_fedss import training
 from tff_fedss.errors import InvalidInputError, RunStoppedError
-from tff_fedss.training import ResultsFolder
+from tff_fedss.training import ResultsFolder, run_files
 
 FLAGS = {"rounds": "3", "dataset": "glyphs"}
 COLUMNS = ("loss", "num_examples", "top1")
@@ -256,3 +256,16 @@ def test_a_row_that_cannot_be_written_is_not_there_by_half(tmp_path, monkeypatch
     with pytest.raises(RunStoppedError, match="speed.csv cannot be written: No space"):
         folder.release(row("fedss", 1), row("fedss", 1))
     assert (tmp_path / "speed.csv").read_bytes() == before
+
+
+def test_csv_keeps_all_digits_and_leaves_empty_what_is_missing():
+    rows = [
+        {"n": 1, "x": 0.1 + 0.2, "text": 'a, "b"'},
+        {"n": None, "x": np.float64(1e-17)},
+        {"n": 10**15, "x": float("nan"), "text": True},
+    ]
+    assert run_files.as_csv(["n", "x", "text"], rows) == (
+        'n,x,text\n1,0.30000000000000004,"a, ""b"""\n,1e-17,\n'
+        "1000000000000000,nan,True\n"
+    )
+    assert run_files.as_csv(["a", "b"], []) == "a,b\n"
