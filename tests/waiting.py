@@ -3,6 +3,8 @@
 import signal
 import time
 
+import psutil
+
 # In seconds: no test passes or fails by how long anything takes, unless it never ends.
 LIMIT = 600
 
@@ -20,6 +22,18 @@ def wait_until(condition, process=None, pause=0.02):
         assert process is None or process.poll() is None, "The process has ended."
         assert time.monotonic() < deadline, f"Not within {LIMIT} s."
         time.sleep(pause)
+
+
+def is_alive(process, name=""):
+    """Whether a `psutil.Process` runs, and has `name` in its name."""
+    try:
+        return (
+            name in process.name()
+            and process.is_running()
+            and process.status() != psutil.STATUS_ZOMBIE
+        )
+    except psutil.NoSuchProcess:
+        return False
 
 
 def take_ctrl_c():

@@ -17,7 +17,7 @@ import pytest
 
 from tests import waiting
 from tests.faults import programs, test_kills
-from tests.runtime import test_cluster, test_cluster_nodes
+from tests.runtime import test_cluster_nodes
 
 machines = test_cluster_nodes.machines  # The fixture.
 
@@ -181,7 +181,7 @@ def test_kills_change_no_byte_and_leave_nothing(
     assert not too_fast, too_fast
     test_cluster_nodes.ray.shutdown()
     cluster.shutdown()
-    waiting.wait_until(lambda: not any(map(test_cluster.is_alive, observer.seen)))
+    waiting.wait_until(lambda: not any(map(waiting.is_alive, observer.seen)))
     # A killed process leaves what TensorFlow has made of its Python functions.
     left = files(temporary)
     record_property("files of autograph left", len(left))

@@ -131,14 +131,18 @@ def test_clients_are_made_where_they_train(cluster):
 def test_a_local_cluster_listens_on_this_machine_only(cluster):
     two_actors(cluster)
     driver = psutil.Process()
-    listening = [
-        (process.name(), connection.laddr.ip.removeprefix("::ffff:"))
-        for process in (driver, *driver.children(recursive=True))
-        # An earlier test may have started TFF's own worker, no part of the cluster.
-        if process.name() != "worker_binary"
-        for connection in process.net_connections("inet")
-        if connection.status == psutil.CONN_LISTEN
-    ]
+    listening = []
+    for process in (driver, *driver.children(recursive=True)):
+        # One of Ray's short commands may have ended meanwhile.
+        with contextlib.suppress(psutil.NoSuchProcess):
+            name = process.name()
+            listening += [
+                (name, connection.laddr.ip.removeprefix("::ffff:"))
+                for connection in process.net_connections("inet")
+                # An earlier test may have started TFF's own worker, no part of the
+                # cluster.
+                if connection.status == psutil.CONN_LISTEN and name != "worker_binary"
+            ]
     assert {"gcs_server", "raylet", "ray::Actor"} <= {name for name, _ in listening}
     assert {ip for _, ip in listening} <= {"127.0.0.1", "::1"}, listening
 
@@ -156,7 +160,7 @@ def test_a_round_without_actors_can_be_stopped(cluster, monkeypatch):
         signal.signal(signal.SIGTERM, handler)
     waiting.wait_until(
         lambda: not any(
-            "Endless" in process.name() and is_alive(process)
+            waiting.is_alive(process, "Endless")
             for process in psutil.Process().children(recursive=True)
         )
     )
@@ -343,7 +347,7 @@ def test_an_actor_that_hangs_is_replaced(cluster, tmp_path, monkeypatch):
         with meanwhile(stop_one_at_the_gate):
             assert total(2.0, xs) == sum(2.0 * x * x for x in xs)
     assert stopped[0].pid not in cluster.actor_pids
-    waiting.wait_until(lambda: not is_alive(stopped[0]))
+    waiting.wait_until(lambda: not waiting.is_alive(stopped[0]))
 
 
 def test_a_client_that_fails_is_named(cluster):
@@ -446,11 +450,4 @@ with test_cluster.use(context):
     waiting.wait_until(lambda: list(tmp_path.glob("prepare_*")), process)
     process.kill()
     process.communicate()
-    waiting.wait_until(lambda: not any(map(is_alive, everything)))
-
-
-def is_alive(process):
-    try:
-        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    waiting.wait_until(lambda: not any(map(waiting.is_alive, everything)))

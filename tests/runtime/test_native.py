@@ -72,9 +72,7 @@ def worker_of(process):
 
 
 def assert_gone(worker):
-    waiting.wait_until(
-        lambda: not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
-    )
+    waiting.wait_until(lambda: not waiting.is_alive(worker))
 
 
 def test_worker_ends_with_the_program():

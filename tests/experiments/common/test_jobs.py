@@ -13,7 +13,7 @@ from experiments.common import jobs
 from tests import waiting
 from tests.experiments import program_server
 from tests.experiments.killing import interrupt_when
-from tests.runtime.test_cluster import RAY_FOLDER, is_alive
+from tests.runtime.test_cluster import RAY_FOLDER
 
 COPIES = """import pathlib, shutil, sys
 run = pathlib.Path(sys.argv[1])
@@ -69,7 +69,7 @@ def test_ctrl_c_ends_a_table_and_its_runs(table):
     )
     assert code == 130, errors
     assert "Traceback" not in errors, errors
-    waiting.wait_until(lambda: not any(map(is_alive, everything)))
+    waiting.wait_until(lambda: not any(map(waiting.is_alive, everything)))
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import pytest
 
 from tests import waiting
 from tests.experiments.killing import interrupt_when, kill_after_a_checkpoint
-from tests.runtime.test_cluster import RAY_FOLDER, is_alive
+from tests.runtime.test_cluster import RAY_FOLDER
 
 pytest.importorskip("ray")
 
@@ -115,4 +115,4 @@ def test_ctrl_c_ends_a_run_and_its_actors(tmp_path, monkeypatch):
     assert code == 130, errors
     assert errors.endswith("\nInterrupted.\n") and "Traceback" not in errors, errors
     assert "Lost an actor" not in errors, errors
-    waiting.wait_until(lambda: not any(map(is_alive, everything)))
+    waiting.wait_until(lambda: not any(map(waiting.is_alive, everything)))
