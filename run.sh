@@ -35,7 +35,7 @@ END
 
 usage() {
   cat <<END
-Usage: ./run.sh COMMAND [FLAGS]      (each command has --help)
+Usage: ./run.sh COMMAND [FLAGS]      (each program has --help)
 
 $(programs | sed -E 's/^(\S+)( *)\S+ +/  \1\2/')
 
@@ -89,9 +89,21 @@ check_machine() {
     die "$python cannot make virtual environments: apt-get install python$python_version-venv"
 }
 
+pip() { "$venv/bin/python" -I -m pip --disable-pip-version-check "$@"; }
+
+# uv does not read pip's settings: its mirror and its certificates are handed on.
+hand_on_settings() {
+  local index cert
+  setting() { pip config list | sed -nE "s/^(global|install|:env:)\.$1='(.*)'$/\2/p" | tail -n 1; }
+  index=$(setting index-url) cert=$(setting cert)
+  if [[ -n $index ]]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}; fi
+  if [[ -n $cert ]]; then export SSL_CERT_FILE=${SSL_CERT_FILE:-$cert}; fi
+}
+
 install() {
-  local begun=$SECONDS gpu=false index cert python quiet=()
+  local begun=$SECONDS gpu=false made_of python quiet=()
   check_machine
+  made_of=$(key) # Now: a file that changes meanwhile is for the next set-up.
   if [[ -e $venv/.gpu ]]; then gpu=true; fi
   say "Setting up .venv: 1-5 minutes, 0.9 GB to fetch, 3 GB on disk (once)"
   rm -rf "$venv"
@@ -99,14 +111,9 @@ install() {
   touch "$venv/.made-by-run.sh"
   if $gpu; then touch "$venv/.gpu"; fi
   "$python" -I -m venv "$venv"
-  pip() { "$venv/bin/python" -I -m pip --disable-pip-version-check "$@"; }
   pip install --quiet --no-input --no-user --no-deps --require-hashes -r "$root/build.lock" ||
     die "pip could not install build.lock; its message is above"
-  # uv does not read pip's settings: its mirror and its certificates are handed on.
-  setting() { pip config list | sed -nE "s/^(global|install|:env:)\.$1='(.*)'$/\2/p" | tail -n 1; }
-  index=$(setting index-url) cert=$(setting cert)
-  if [[ -n $index ]]; then export UV_DEFAULT_INDEX=${UV_DEFAULT_INDEX:-$index}; fi
-  if [[ -n $cert ]]; then export SSL_CERT_FILE=${SSL_CERT_FILE:-$cert}; fi
+  hand_on_settings
   [[ -t 2 ]] || quiet=(--quiet)
   uv_install() {
     "$venv/bin/uv" pip install "${quiet[@]}" --python "$venv/bin/python" --no-deps \
@@ -120,22 +127,27 @@ install() {
     uv_install --require-hashes -r "$root/gpu.lock"
   fi
   uv_install --editable "$root"
-  key > "$venv/.done.new"
+  echo "$made_of" > "$venv/.done.new"
   mv "$venv/.done.new" "$venv/.done"
   say "done in $((SECONDS - begun)) s"
 }
 
 # One at a time: the lock is taken on a file that is there anyway.
-ensure_environment() {
-  if ready; then return; fi
+lock() {
   [[ -w $root && -w $root/build.lock ]] || die "cannot write to $root, and .venv is not ready"
   exec 9<> "$root/build.lock"
   if ! flock -n 9; then
     say "another ./run.sh is setting up .venv; waiting for it"
     flock 9
   fi
+}
+unlock() { exec 9>&-; }
+
+ensure_environment() {
+  if ready; then return; fi
+  lock
   ready || install
-  exec 9>&-
+  unlock
 }
 
 enter_environment() {
@@ -166,8 +178,10 @@ setup() {
   [[ $# == 0 || $* == --gpu ]] || die "setup has one flag, --gpu; given: $*"
   if (($#)); then
     check_machine
+    lock
     mkdir -p "$venv"
     touch "$venv/.made-by-run.sh" "$venv/.gpu"
+    unlock
   fi
   enter_environment
   say ".venv is ready: $(python -I -V)," \
@@ -180,12 +194,14 @@ setup() {
 
 run_tests() {
   # A process per core, of up to 3 GB; a file's tests, which share things, stay together.
-  local arg cores where=("$root/tests")
+  local arg cores last="" where=("$root/tests")
   enter_environment
   cores=$(nproc)
   where+=(--numprocesses="$((cores < 4 ? cores : 4))" --dist=loadfile)
   for arg in "$@"; do
-    if [[ $arg != -* && -e ${arg%%::*} ]]; then where=(); fi
+    # The word after -k, -m, -n or -p is no path.
+    if [[ $arg != -* && $last != -[kmnp] && -e ${arg%%::*} ]]; then where=(); fi
+    last=$arg
   done
   exec python -P -m pytest "${where[@]}" "$@"
 }
@@ -215,7 +231,9 @@ case $command in
     ;;
   setup) setup "$@" ;;
   docs | lock)
+    [[ $# == 0 ]] || die "$command has no flags; given: $*"
     enter_environment
+    hand_on_settings
     exec "$root/.ci/$command" "$@"
     ;;
   test) run_tests "$@" ;;
@@ -223,6 +241,7 @@ case $command in
   *)
     module=$(programs | awk -v name="$command" '$1 == name { print $2 }')
     enter_environment
+    if [[ $command == benchmark ]]; then hand_on_settings; fi
     if [[ -n $module ]]; then run_program "$module" "$command" "$@"; fi
     command -v -- "$command" > /dev/null || die "no command '$command'; see ./run.sh help"
     exec "$command" "$@"
