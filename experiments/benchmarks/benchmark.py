@@ -79,9 +79,6 @@ class Config(measured.Config):
         f"most {contest.MOST_REPEATS} rounds of each.",
         low=0.0,
     )
-    quick: bool = config.flag(
-        False, "Only the CNN with 8 clients and 2 rounds that count."
-    )
 
 
 def main(config: Config) -> None:
@@ -91,7 +88,12 @@ def main(config: Config) -> None:
         if subprocess.run([script], check=False).returncode:
             raise InvalidInputError(f"{script.name} failed; its message is above.")
         return
-    names, workloads = _names(config), _workloads(config)
+    names = _names(config)
+    workloads = [
+        Workload(*name.split("/"), num_clients)
+        for name in config.workloads
+        for num_clients in config.num_clients
+    ]
     output_dir = config.folder()
     log_dir = output_dir / "logs"
     shutil.rmtree(log_dir, ignore_errors=True)
@@ -106,8 +108,8 @@ def main(config: Config) -> None:
         results += contest.run(
             workload,
             names,
-            repeats=2 if config.quick else config.repeats,
-            seconds=0 if config.quick else config.seconds,
+            repeats=config.repeats,
+            seconds=config.seconds,
             log_dir=log_dir,
             nudged=contest.NUDGED,
             say=lambda line: print(line, flush=True),
@@ -133,13 +135,6 @@ def _names(config: Config) -> list[str]:
         if name not in names:
             names.append(name)
     return names
-
-
-def _workloads(config: Config) -> list[Workload]:
-    chosen, cohorts = config.workloads, config.num_clients
-    if config.quick:
-        chosen, cohorts = [w for w in chosen if w.endswith("/cnn")], [8]
-    return [Workload(*name.split("/"), k) for name in chosen for k in cohorts]
 
 
 if __name__ == "__main__":

@@ -155,7 +155,12 @@ class Process:
                 stdout=file,
                 stderr=file,
                 pass_fds=[theirs.fileno()],
-                env={**os.environ, "PYTHONPATH": checkout},
+                env={
+                    **os.environ,
+                    "PYTHONPATH": checkout,
+                    # TensorFlow would take a whole GPU for the first contender.
+                    "TF_FORCE_GPU_ALLOW_GROWTH": "true",
+                },
                 # A group, so that its children can be ended with it.
                 start_new_session=True,
             )
@@ -214,6 +219,9 @@ class Process:
         for pid in pids:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        # Children of a contender that has died are no longer in its tree.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._connection.close()
 
@@ -262,6 +270,8 @@ def run(
             say(f"  {name}: failed: {error}")
             if name in processes:
                 processes.pop(name).kill()
+            if name == names[0]:
+                check.reference = None
 
     try:
         for name in names:
@@ -333,7 +343,7 @@ class _Check:
     def __init__(self, reference: str, nudged: str | None):
         self._reference_name, self._nudged_name = reference, nudged
         self._bounds = WEIGHTS_TOLERANCE, LOSS_TOLERANCE
-        self._reference: tuple[dict[str, np.ndarray], float] | None = None
+        self.reference: tuple[dict[str, np.ndarray], float] | None = None
 
     def __call__(self, result: Result, process: Process) -> None:
         """Asks a contender for its model, and writes the differences into `result`."""
@@ -343,8 +353,8 @@ class _Check:
             with np.load(path) as file:
                 weights = dict(file)
         if result.contender == self._reference_name:
-            self._reference = weights, loss
-        if self._reference is None:
+            self.reference = weights, loss
+        if self.reference is None:
             result.status = "WRONG"
             result.note = f"not checked, as the reference failed. {result.note}"
             return
@@ -353,7 +363,7 @@ class _Check:
         if {name: value.shape for name, value in weights.items()} != shapes:
             result.status, result.note = "WRONG", "other weights or shapes"
             return
-        expected, expected_loss = self._reference
+        expected, expected_loss = self.reference
         differences = (
             _distance(expected, weights) / _distance(expected, initial),
             abs(loss - expected_loss) / abs(expected_loss),

@@ -225,11 +225,11 @@ def _text(repeats: int) -> str:
         "FedSS in the in-process runtime, training included: the small CNN at 28x28, "
         f"{_NUM_IMAGES} images a client, batches of {_BATCH_SIZE}, {_NUM_POSITIVES} "
         f"positives and {_NUM_NEGATIVES} sampled negatives. Medians of {repeats} "
-        f"rounds, the cases of a series in turns, on {os.cpu_count()} CPU cores. "
-        "of_first: seconds over those of the series' first row; first_round: its "
-        "seconds over the median; memory_over_w: memory at the peak beyond that of "
-        "the first row, in bytes of W. Bytes are those of the classifier, per client "
-        "and round."
+        "rounds, the cases of a series in turns, on "
+        f"{len(os.sched_getaffinity(0))} CPU cores. of_first: seconds over "
+        "those of the series' first row; first_round: its seconds over the median; "
+        "memory_over_w: memory at the peak beyond that of the first row, in bytes of "
+        "W. Bytes are those of the classifier, per client and round."
     )
 
 

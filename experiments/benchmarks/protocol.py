@@ -62,7 +62,7 @@ class Turns:
     """
 
     def __init__(self, run: Callable[[], None]):
-        """Starts `run` and waits until it pauses or ends."""
+        """Takes the framework's loop, which `start` runs."""
         self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._guarded, args=(run,), daemon=True)

@@ -1,6 +1,7 @@
 """A contender that behaves as its option `how` says; its training is one product."""
 
 import os
+import subprocess
 import sys
 import time
 
@@ -28,6 +29,8 @@ class Fake(protocol.Contender):
             for value in self._weights.values():
                 value *= 0.9
         if self._how == "dies" and self._num_rounds == 2:
+            child = subprocess.Popen(["sleep", "600"])
+            print("child", child.pid, flush=True)
             print("out of cheese", file=sys.stderr, flush=True)
             os._exit(3)
         if self._how == "raises":

@@ -4,15 +4,18 @@ import contextlib
 import csv
 import dataclasses
 import pathlib
+import re
 import types
 
 import numpy as np
 import pandas as pd
+import psutil
 import pytest
 import tensorflow_federated as tff
 
 from experiments.benchmarks import contest, growth, memory, reading, table
 from experiments.benchmarks.workload import BATCH_SIZE, Workload
+from tests import waiting
 from tests.experiments import fake_contender
 
 _WORKLOAD = Workload("fedavg", "cnn", num_clients=2, num_examples=40)
@@ -24,7 +27,7 @@ _FAKES = {
 }
 
 
-def _run(tmp_path, names, **kwargs):
+def _run(tmp_path, names, reference="reference", **kwargs):
     lines = []
     defaults = dict(
         repeats=3,
@@ -33,7 +36,7 @@ def _run(tmp_path, names, **kwargs):
         say=lines.append,
         contenders=_FAKES,
     )
-    results = contest.run(_WORKLOAD, ["reference", *names], **defaults | kwargs)
+    results = contest.run(_WORKLOAD, [reference, *names], **defaults | kwargs)
     return dict(zip(names, results[1:], strict=True)), lines
 
 
@@ -121,6 +124,16 @@ def test_without_the_reference_nobody_counts_as_checked(tmp_path):
     contenders = {**_FAKES, "reference": _FAKES["absent"]}
     results, _ = _run(tmp_path, ["fake"], contenders=contenders)
     assert results["fake"].status == "WRONG"
+    results, _ = _run(tmp_path, ["fake"], "reference:how=dies")
+    assert results["fake"].note.startswith("not checked, as the reference failed")
+
+
+def test_a_contender_that_dies_leaves_no_children(tmp_path):
+    _run(tmp_path, ["fake:how=dies"])
+    log = (tmp_path / "fedavg_cnn_2_fake_how_dies.log").read_text()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int(re.search(r"child (\d+)", log).group(1)))
+        waiting.wait_until(lambda: not waiting.is_alive(child))
 
 
 def test_contenders_take_turns(tmp_path):
