@@ -46,11 +46,11 @@ setuptools.setup(
     packages=setuptools.find_packages(
         include=["tff_fedss", "tff_fedss.*", "experiments", "experiments.*"]
     ),
+    package_data={"": ["*.csv", "*.flags", "*.html"]},
     install_requires=_INSTALL,
     extras_require={
         "test": _requirements("test.in"),
-        # CUDA 12.2 for TensorFlow code in the Python process; resolved (gpu.lock), not
-        # run on a GPU. TFF's own worker, which runs its rounds, is a CPU program.
+        # CUDA 12.2 (gpu.lock), for rounds in this process. TFF's worker knows no GPUs.
         "gpu": [
             requirement.replace("tensorflow==", "tensorflow[and-cuda]==")
             for requirement in _INSTALL

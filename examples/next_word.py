@@ -1,6 +1,6 @@
 """FedSS on text: clients learn to predict the next word among n = 10,000.
 
-    python -m examples.next_word DATA_DIR
+    ./run.sh python -m examples.next_word DATA_DIR
 
 reads Penn Treebank (ptb.{train,valid,test}.txt, or ptb.zip). A client is a part of the
 text, an example the four words before a word, phi an embedding and a dense layer.

@@ -1,6 +1,6 @@
 """FedSS in TFF's own program loop, `tff.learning.programs.train_model`.
 
-    python -m examples.tff_program /tmp/program
+    ./run.sh python -m examples.tff_program /tmp/program
 
 trains on glyphs in this process, writes a checkpoint after each round, metrics as a CSV
 file and for TensorBoard, and the model at the end. The same command resumes it.
@@ -57,4 +57,4 @@ def main(folder: str, rounds: int = 5) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1])

@@ -2,8 +2,8 @@
 
     ./run.sh describe --dataset=omniglot --data_dir=DIR
 
-reads the data as training would, without decoding an image. The result is a table with
-minimum, median, mean and maximum, and a PNG of histograms.
+reads and checks the data as training would. The result is a table with minimum,
+median, mean and maximum, and a PNG of histograms.
 """
 
 import pathlib
