@@ -78,6 +78,14 @@ def own_cache(tmp_path_factory):
         yield
 
 
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """The folder of a cache of the test's own."""
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("TFF_FEDSS_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session", autouse=True)
 def in_process_context():
     """Runs TFF computations in this process, unless a test says otherwise."""

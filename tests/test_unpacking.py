@@ -65,7 +65,7 @@ def _landmarks(path):
 
 def _imagenet(path):
     """What of the archive is read: all images, by the name of their class."""
-    copies = sources.default_cache_dir()
+    copies = sources.cache_folder()
     copies.mkdir(exist_ok=True)
     folder = path.parent if path.suffix == ".tar" and path.stem == _WNID else path
     found = {}
@@ -128,12 +128,11 @@ def _outside(root):
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch):
+def root(tmp_path, monkeypatch, cache):
     root = tmp_path / "root"
     for name in ("cwd", "temporary"):
         (root / name).mkdir(parents=True)
     monkeypatch.chdir(root / "cwd")
-    monkeypatch.setenv("TFF_FEDSS_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(tempfile, "tempdir", str(root / "temporary"))
     monkeypatch.setattr(unpacking, "LARGEST", 1 << 22)  # Larger ones take seconds.
     return root

@@ -212,7 +212,7 @@ def test_a_record_of_the_same_length_with_another_image(tmp_path):
         image = tf.io.encode_png(pixel, compression=0).numpy()
         examples = [{"image": image, "class": label} for label in range(3)]
         record_writer.write_records(path, map(record_writer.example, examples))
-        index = records.build_index([path], parse, what="x", cache_dir=tmp_path)
+        index = records.build_index([path], parse, what="x")
         return fingerprint.of(index.contents())
 
     first, second = of("first", 10), of("second", 11)

@@ -24,33 +24,28 @@ def data_dir(request, tmp_path):
     return shutil.make_archive(tmp_path / "packed", request.param, folder)
 
 
-def test_every_kind_of_source_reads_the_same(data_dir, tmp_path):
-    source = sources.open_source(data_dir, cache_dir=tmp_path / "cache")
+def test_every_kind_of_source_reads_the_same(data_dir):
+    source = sources.open_source(data_dir)
     assert source.names == sorted(CONTENTS)
     for number, name in enumerate(source.names):
         assert source.read(number) == CONTENTS[name]
         assert source.sizes[number] == len(CONTENTS[name])
 
 
-def test_a_compressed_tar_is_unpacked_and_listed_once(tmp_path, monkeypatch):
+def test_a_compressed_tar_is_unpacked_and_listed_once(tmp_path, monkeypatch, cache):
     folder = own_images.write(tmp_path / "data", CONTENTS)
     packed = shutil.make_archive(tmp_path / "packed", "gztar", folder)
-    cache = tmp_path / "cache"
-    first = sources.open_source(packed, cache_dir=cache)
+    first = sources.open_source(packed)
     (unpacked,) = cache.glob("*.tar")
     before = unpacked.stat()
     with monkeypatch.context() as patch:
         patch.setattr(sources, "_tar_members", None)
-        again = sources.open_source(packed, cache_dir=cache)
+        again = sources.open_source(packed)
     assert unpacked.stat() == before and again.names == first.names
     # Another archive at the same place is another one.
     os.utime(packed, (1, 1))
-    sources.open_source(packed, cache_dir=cache)
+    sources.open_source(packed)
     assert len(list(cache.glob("*.tar"))) == 2
-
-
-def load(path, cache):
-    return images.load_index(path, cache_dir=cache)
 
 
 def test_what_was_checked_is_not_checked_again(tmp_path, monkeypatch):
@@ -60,34 +55,33 @@ def test_what_was_checked_is_not_checked_again(tmp_path, monkeypatch):
     monkeypatch.setattr(
         images.index.formats, "check", lambda *c: checked.append(c) or check(*c)
     )
-    load(folder, tmp_path / "cache")
+    images.load_index(folder)
     assert len(checked) == 4
-    load(folder, tmp_path / "cache")
+    images.load_index(folder)
     assert len(checked) == 4
     # A file that has changed, if only by its time, is.
     os.utime(folder / "a/1.png", (5, 5))
-    load(folder, tmp_path / "cache")
+    images.load_index(folder)
     assert len(checked) == 8
 
 
-def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path):
+def test_a_cache_that_cannot_be_written_does_no_harm(tmp_path, cache):
     folder = own_images.write(tmp_path / "data", CONTENTS)
-    (tmp_path / "cache").write_text("in the way")
-    assert len(load(folder, tmp_path / "cache")) == 4
+    cache.write_text("in the way")
+    assert len(images.load_index(folder)) == 4
 
 
-def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFF_FEDSS_CACHE", str(tmp_path / "here"))
-    load(own_images.write(tmp_path / "data", CONTENTS), None)
-    assert len(list((tmp_path / "here").iterdir())) == 1
+def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch, cache):
+    images.load_index(own_images.write(tmp_path / "data", CONTENTS))
+    assert len(list(cache.iterdir())) == 1
     monkeypatch.delenv("TFF_FEDSS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
-    assert str(sources.default_cache_dir()) == "/x/tff_fedss"
+    assert str(sources.cache_folder()) == "/x/tff_fedss"
 
 
 def test_an_image_that_vanishes_stops_the_run(tmp_path):
     folder = own_images.write(tmp_path / "data", CONTENTS)
-    index = load(folder, tmp_path / "cache")
+    index = images.load_index(folder)
     (folder / "a/1.png").unlink()
     with pytest.raises(RunStoppedError, match="a/1.png can no longer be read"):
         index.encoded(0)
@@ -157,7 +151,7 @@ def test_flipped_bit(tmp_path, name, at, flip, message):
 
 
 def _images(path):
-    index = images.load_index(path, cache_dir=path.parent / "cache")
+    index = images.load_index(path)
     return index.fingerprint(np.arange(len(index)))
 
 

@@ -135,18 +135,12 @@ class Source(abc.ABC):
         return found.popitem()
 
 
-def open_source(
-    data_dir: str | os.PathLike | None,
-    label: str | None = None,
-    cache_dir: str | os.PathLike | None = None,
-) -> Source:
+def open_source(data_dir: str | os.PathLike | None, label: str | None = None) -> Source:
     """Lists a folder, an archive, or a folder with one archive only.
 
     Args:
         data_dir: The folder or archive; None is refused with a message.
         label: The start of messages; by default data_dir, as an argument.
-        cache_dir: The folder to unpack a compressed tar into; by default
-            `default_cache_dir()`.
     """
     if data_dir is None:
         raise InvalidInputError("`data_dir` must name a folder or an archive of data.")
@@ -165,7 +159,7 @@ def open_source(
         elif path.suffix.lower() == ".zip":
             source = Zip(path)
         else:
-            source = Tar(path, cache_dir)
+            source = Tar(path)
     source.label = label
     for name, following in zip(source.names, source.names[1:], strict=False):
         if name == following:
@@ -253,27 +247,22 @@ class Zip(Source):
 
 
 class Tar(Source):
-    """Files in a tar."""
+    """Files in a tar; the cache keeps its list, and its content if it is compressed."""
 
-    def __init__(self, path: pathlib.Path, cache_dir: str | os.PathLike | None = None):
+    def __init__(self, path: pathlib.Path):
         """Lists the files.
-
-        Args:
-            path: The tar, compressed or not.
-            cache_dir: The folder for its list, and for its content if it is compressed.
 
         Raises:
             One of `DAMAGED`: If it is no complete tar.
         """
         self.path = path
         is_plain = path.suffix.lower() == ".tar"
-        self._plain = path if is_plain else _unpacked(path, cache_dir)
+        self._plain = path if is_plain else _unpacked(path)
         found = kept(
             "tar",
             [os.path.abspath(self._plain)],
             file_states([self._plain]),
             lambda: _tar_members(self._plain),
-            cache_dir,
         )
         self.names, self.folders = _lines(found["names"]), _lines(found["folders"])
         self.sizes, self.stamps, self.starts = found["places"]
@@ -326,9 +315,9 @@ def _lines(joined: np.ndarray) -> list[str]:
     return joined.tobytes().decode(errors="surrogateescape").split("\0")[:-1]
 
 
-def _unpacked(path: pathlib.Path, cache_dir: str | os.PathLike | None) -> pathlib.Path:
+def _unpacked(path: pathlib.Path) -> pathlib.Path:
     """Returns the tar in a compressed tar, unpacked into the cache the first time."""
-    folder = cache_folder(cache_dir)
+    folder = cache_folder()
     target = folder / f"{digest([str(path.resolve())], file_states([path]))}.tar"
     if target.exists():
         return target
@@ -366,17 +355,12 @@ def _decompressing(name: str, packed):
 # The cache.
 
 
-def default_cache_dir() -> pathlib.Path:
-    """The cache's folder: $TFF_FEDSS_CACHE, or tff_fedss in ~/.cache."""
+def cache_folder() -> pathlib.Path:
+    """Returns the cache's folder: $TFF_FEDSS_CACHE, or tff_fedss in ~/.cache."""
     if named := os.environ.get("TFF_FEDSS_CACHE"):
         return pathlib.Path(named)
     root = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(root) / "tff_fedss"
-
-
-def cache_folder(named: str | os.PathLike | None) -> pathlib.Path:
-    """Returns the named folder; None: the cache's."""
-    return pathlib.Path(named or default_cache_dir())
 
 
 def file_states(paths: Sequence[str | os.PathLike]) -> np.ndarray:
@@ -395,16 +379,15 @@ def kept(
     names: Sequence[str],
     states: np.ndarray,
     make: Callable[[], dict[str, np.ndarray]],
-    cache_dir: str | os.PathLike | None = None,
 ) -> dict[str, np.ndarray]:
     """Returns arrays made from files, which the cache keeps until a file changes.
 
+    If the cache is not writable, they are made each time.
+
     Args:
         states: The files' sizes and times, which show a change, int64[..., 2].
-        cache_dir: The folder; by default `default_cache_dir()`. If it is not writable,
-            the arrays are made each time.
     """
-    folder = cache_folder(cache_dir)
+    folder = cache_folder()
     path = folder / f"{digest([kind, *names])}.npz"
     # It compares the checksum of each array.
     with (

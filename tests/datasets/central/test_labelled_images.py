@@ -156,8 +156,7 @@ def test_a_subset_is_balanced_and_repeatable(tmp_path):
         data.subset(2)
 
 
-def test_tfds_by_name(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFF_FEDSS_CACHE", str(tmp_path / "cache"))
+def test_tfds_by_name(tmp_path, monkeypatch, cache):
     monkeypatch.setattr(
         tfds,
         "builder",

@@ -45,9 +45,9 @@ def paths(tmp_path):
 
 
 @pytest.fixture
-def build(tmp_path):
-    def build(paths, parse=_PARSE, cache_dir=tmp_path / "cache", what="test"):
-        return records.build_index(paths, parse, what=what, cache_dir=cache_dir)
+def build(cache):
+    def build(paths, parse=_PARSE, what="test"):
+        return records.build_index(paths, parse, what=what)
 
     return build
 

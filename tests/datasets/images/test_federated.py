@@ -24,7 +24,7 @@ def index(tmp_path_factory):
             lines.append(f"{name},class {c},client {i % CLIENTS},{split}")
     contents["images.csv"] = "\n".join(lines).encode()
     own_images.write(root / "data", contents)
-    return images.load_index(root / "data", cache_dir=root / "cache")
+    return images.load_index(root / "data")
 
 
 def load(index, by=images.federated, **options):

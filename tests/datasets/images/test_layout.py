@@ -132,15 +132,15 @@ def test_a_table_may_have_no_labels():
 
 def test_an_index_without_classes(tmp_path):
     data = own_images.write(tmp_path / "data", own_images.images("1.png", "2.png"))
-    index = images.load_index(data, needs_labels=False, cache_dir=tmp_path)
+    index = images.load_index(data, needs_labels=False)
     assert len(index) == 2 and index.labels is None and index.class_names is None
     assert index.image_name(1) == "2.png" and index.encoded(1)
     assert index.fingerprint(np.arange(2))["labels of images"] == "none"
     one_class = own_images.write(tmp_path / "one", own_images.images("a/1.png"))
-    index = images.load_index(one_class, needs_labels=False, cache_dir=tmp_path)
+    index = images.load_index(one_class, needs_labels=False)
     assert index.class_names == ["a"]
     with pytest.raises(InvalidInputError, match="one class or none"):
-        images.load_index(data, folders="none", cache_dir=tmp_path)
+        images.load_index(data, folders="none")
 
 
 GOOD = own_images.images("a/1.png", "a/2.png", "b/1.png", "b/2.png")
@@ -206,14 +206,13 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_one_line_says_what_is_wrong(name, tmp_path):
+def test_one_line_says_what_is_wrong(name, tmp_path, cache):
     made, message = CASES[name]
     path = tmp_path / "data"
     path.mkdir()
     path = made(tmp_path) if callable(made) else own_images.write(path, made)
-    cache = tmp_path / "cache"
     with pytest.raises(InvalidInputError, match=message) as caught:
-        images.load_index(path, cache_dir=cache)
+        images.load_index(path)
     text = str(caught.value)
     assert "\n" not in text and len(text) < 400
     assert not list(cache.glob(".*"))

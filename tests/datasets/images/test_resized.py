@@ -13,6 +13,7 @@ from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.datasets.images.resized import ResizedImages
 
 NUM_IMAGES = 12
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture
@@ -24,12 +25,6 @@ def folder(tmp_path):
         for k in range(NUM_IMAGES)
     }
     return own_images.write(tmp_path / "data", pictures)
-
-
-@pytest.fixture(autouse=True)
-def cache(tmp_path, monkeypatch):
-    monkeypatch.setenv("TFF_FEDSS_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
 
 
 def _expected(index, size):

@@ -15,7 +15,7 @@ def folder(tmp_path_factory):
 
 
 def load(folder, name="small_faces/plain", **keys):
-    return tfds_index.load(name, folder / "data", cache_dir=folder / "cache", **keys)
+    return tfds_index.load(name, folder / "data", **keys)
 
 
 def pixels_of(index):

@@ -129,7 +129,6 @@ def build_index(
     *,
     what: str,
     columns: Sequence[str] = ("label",),
-    cache_dir: str | os.PathLike | None = None,
 ) -> RecordIndex:
     """Finds all records of TFRecord files, and checks every one of them.
 
@@ -144,7 +143,6 @@ def build_index(
         what: The kind of records, in a word or two: for the progress bar, and to
             distinguish indices of the same files by different `parse`.
         columns: Names of the values that `parse` returns.
-        cache_dir: The cache's folder; by default `sources.default_cache_dir()`.
     """
     absolute = tuple(os.path.abspath(path) for path in paths)
     with sources.reading(what):
@@ -155,7 +153,7 @@ def build_index(
         return {"records": _scan(absolute, num_bytes, parse, what, columns)}
 
     kind = f"records of {what}"
-    arrays = sources.kept(kind, absolute, states, make, cache_dir)
+    arrays = sources.kept(kind, absolute, states, make)
     return RecordIndex(absolute, arrays["records"])
 
 

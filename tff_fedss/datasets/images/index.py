@@ -115,16 +115,11 @@ class ImageIndex:
             }
         )
 
-    def check_images(self, cache_dir: str | os.PathLike | None = None) -> None:
-        """Decodes every image once, unless the same files have been checked before.
-
-        Args:
-            cache_dir: The folder that keeps the results of checks; by default
-                `sources.default_cache_dir()`.
-        """
+    def check_images(self) -> None:
+        """Decodes every image once, unless the same files have been checked before."""
         numbers = np.unique(self._files)
         names, states = self._identity(numbers)
-        sources.kept("checked", names, states, lambda: self._check(numbers), cache_dir)
+        sources.kept("checked", names, states, lambda: self._check(numbers))
 
     def identity(self) -> tuple[list[str], np.ndarray]:
         """Returns what `encoded` depends on: names, and states, int64[..., 2].
@@ -176,14 +171,13 @@ def load(
     *,
     folders: str = "auto",
     needs_labels: bool = True,
-    cache_dir: str | os.PathLike | None = None,
 ) -> ImageIndex:
     """Indexes the images of a folder, an archive or a table, and checks them all.
 
     `data_dir` is as in `layout`, or the path of an `images.csv`, with which `folders`
     (see `layout.from_folders`) is ignored. `needs_labels` requires two classes or more.
-    Unpacked archives and results of checks are in `cache_dir`, by default
-    `sources.default_cache_dir()`. Rows are in the order of the names, or of the table.
+    Unpacked archives and results of checks are in `sources.cache_folder()`. Rows are in
+    the order of the names, or of the table.
     """
     check_choice("folders", folders, layout.FOLDERS)
     path, table = pathlib.Path(data_dir), None
@@ -192,7 +186,7 @@ def load(
         if not path.is_file():
             raise InvalidInputError(f"{label} is not a file; expected a table.")
         path, table = path.parent, path.name
-    source = sources.open_source(path, label, cache_dir)
+    source = sources.open_source(path, label)
     table = table or _table_of(source)
     without_images = []
     if table is None:
@@ -211,7 +205,7 @@ def load(
     index = ImageIndex(source, what, name, without_images=without_images)
     if needs_labels and len(index.class_names or ()) < 2:
         raise InvalidInputError(f"{label}: all images are of one class or none.")
-    index.check_images(cache_dir)
+    index.check_images()
     return index
 
 

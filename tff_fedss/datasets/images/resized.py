@@ -34,7 +34,7 @@ class ResizedImages:
         self._images = images
         self._shape = (preprocessing.resize_size, preprocessing.resize_size, 3)
         self._record_bytes = _CHECKSUM_BYTES + int(np.prod(self._shape))
-        folder = sources.default_cache_dir()
+        folder = sources.cache_folder()
         names, states = images.identity()
         kind = f"resized to {preprocessing.resize_size}"
         self._path = folder / f"{sources.digest([kind, *names], states)}.pixels"

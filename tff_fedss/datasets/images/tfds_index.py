@@ -38,7 +38,6 @@ def load(
     client: str | None = None,
     splits: Mapping[str, int] | None = None,
     hint: str = "",
-    cache_dir: str | os.PathLike | None = None,
 ) -> ImageIndex:
     """Indexes a data set of TFDS, which prepares it first if necessary.
 
@@ -52,8 +51,6 @@ def load(
         splits: Maps splits to `layout.TRAIN`, `TEST` and `VALIDATION`; others are left
             out. None: train, test and validation are used by their names.
         hint: An addition to the message if TFDS cannot prepare the data set.
-        cache_dir: The folder of the index's cache; by default
-            `sources.default_cache_dir()`.
 
     Returns:
         The index, one split after another.
@@ -69,7 +66,7 @@ def load(
         raise InvalidInputError(f"{where}: {found}; expected tfrecord.")
     keys = _keys(info, image, label, client)
     used = [split for split in splits if split in info.splits]
-    index = _records(info, used, keys, cache_dir)
+    index = _records(info, used, keys)
     class_names, labels = _classes(info.features[keys["label"]], index.records["label"])
     client_names, clients = (
         _numbered(index.records["client"]) if client else (None, None)
@@ -170,10 +167,7 @@ def _kind(feature) -> str | None:
 
 
 def _records(
-    info: tfds.core.DatasetInfo,
-    used: list[str],
-    keys: dict[str, str],
-    cache_dir: str | os.PathLike | None,
+    info: tfds.core.DatasetInfo, used: list[str], keys: dict[str, str]
 ) -> records.RecordIndex:
     """Returns the records of some splits in TFDS's own order."""
     image_key, *others = keys.values()
@@ -193,7 +187,6 @@ def _records(
         parse,
         what=f"{info.full_name} {' '.join(keys.values())}",
         columns=list(keys)[1:],
-        cache_dir=cache_dir,
     )
     # A file that ends between two records looks complete.
     found = np.bincount(index.records["file"], minlength=len(paths))
