@@ -8,6 +8,7 @@ import hashlib
 import io
 import os
 import pathlib
+import threading
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
@@ -289,7 +290,7 @@ def _write_matrix(file: IO[bytes], matrix: Any) -> None:
 
 
 class AppendedFile:
-    """A file to which texts are appended, each whole or not at all."""
+    """A file to which threads append texts, each whole or not at all."""
 
     def __init__(self, path: str | os.PathLike):
         """Opens the file.
@@ -297,7 +298,7 @@ class AppendedFile:
         Raises:
             RunStoppedError: If it cannot be written.
         """
-        self._path = path
+        self._path, self._lock = path, threading.Lock()
         with writing(path):
             self._file = open(path, "ab", buffering=0)  # noqa: SIM115
 
@@ -308,8 +309,8 @@ class AppendedFile:
             RunStoppedError: If it cannot be written; the file is then unchanged.
         """
         data = memoryview(text.encode("utf-8"))
-        size = self._file.seek(0, os.SEEK_END)
-        with writing(self._path):
+        with self._lock, writing(self._path):
+            size = self._file.seek(0, os.SEEK_END)
             try:
                 while data:  # A disk that becomes full may take a part.
                     data = data[self._file.write(data) :]

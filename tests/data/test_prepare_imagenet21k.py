@@ -14,7 +14,7 @@ import tensorflow_datasets as tfds
 from PIL import Image
 
 from data import prepare_imagenet21k
-from tests import imagenet21k_archive, landmarks_images
+from tests import imagenet21k_archive, landmarks_images, waiting
 from tests.datasets.images import own_images
 from tff_fedss import errors
 from tff_fedss.datasets import formats
@@ -189,9 +189,11 @@ def with_bad_images(classes):
     return images, {*bad, f"{wnids[0]}_1.JPEG"}
 
 
-def test_undecodable_images_are_listed_and_need_permission(with_bad_images, tmp_path):
+def test_undecodable_images_are_listed_and_need_permission(
+    with_bad_images, tmp_path, monkeypatch
+):
     images, bad = with_bad_images
-    archive = imagenet21k_archive.write_fall11(tmp_path, images)
+    archive = imagenet21k_archive.write_winter21(tmp_path, images)
     with pytest.raises(preparation.UndecodableImagesError) as error:
         _prepare(archive, tmp_path / "out")
     partial = tmp_path / "out" / "imagenet21k" / "1.0.0"
@@ -205,7 +207,9 @@ def test_undecodable_images_are_listed_and_need_permission(with_bad_images, tmp_
     assert all(row["tar"] == f"{row['member'][:9]}.tar" for row in rows)
     assert any("(0 bytes" in row["reason"] for row in rows)
 
-    folder = _prepare(archive, tmp_path / "out", allow_undecodable=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(class_tars, "_gzipped", None)  # It is not decompressed again.
+        folder = _prepare(archive, tmp_path / "out", allow_undecodable=True)
     names = [n for split in ("train", "test") for _, n, _ in _records(folder, split)]
     everything = {name for members in images.values() for name in members}
     assert sorted(names) == sorted(everything - bad)
@@ -302,8 +306,10 @@ preparation.prepare(sys.argv[1], sys.argv[2], workers=2)
 def test_a_killed_program_resumes_to_the_same_bytes(prepared, classes, tmp_path):
     archive = imagenet21k_archive.write_winter21(tmp_path, _shuffled(classes))
     out = tmp_path / "out"
-    arguments = [sys.executable, "-c", _KILLED, str(archive), str(out), "30"]
-    killed = subprocess.run(arguments, cwd=ROOT, capture_output=True, timeout=300)
+    arguments = [sys.executable, "-c", _KILLED, str(archive), str(out), "34"]
+    killed = subprocess.run(
+        arguments, cwd=ROOT, capture_output=True, timeout=waiting.LIMIT
+    )
     assert killed.returncode == -signal.SIGKILL, killed.stderr.decode()
     progress = out / "imagenet21k" / "1.0.0" / "progress"
     assert 0 < len(list(progress.glob("n*.json"))) < len(SIZES)

@@ -104,6 +104,7 @@ def test_the_original_zips_from_a_folder_or_tfds(miniature, tmp_path, monkeypatc
     subset = {f"images_background_small1/{_path(5, 2)}": miniature[_path(5, 2)]}
     own_images.write(tmp_path / "images_background_small1.zip", subset)
     (tmp_path / "LICENSE").write_text("MIT")
+    (tmp_path / f"._{omniglot._ZIPS[0]}").write_bytes(b"of macOS")
     _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE))
 
     def download(self, urls):
@@ -310,6 +311,7 @@ def test_one_drawing_missing(miniature, tmp_path):
     [
         {"test_drawers": (0, 5)},
         {"test_drawers": tuple(range(1, 21))},
+        {"drawings_per_class": 0},
     ],
 )
 def test_arguments_out_of_range_before_any_file_is_read(tmp_path, arguments):

@@ -168,6 +168,15 @@ def test_a_bad_listing_is_named_with_its_line(part, line, text, reason, tmp_path
         sop.load(tmp_path)
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_listing_without_images_is_named(part, tmp_path):
+    name = f"{sop_archive.FOLDER}/Ebay_{part}.txt"
+    header = sop_archive.text([])
+    own_images.write(tmp_path / _ZIP, _archive() | {name: header})
+    with pytest.raises(InvalidInputError, match=rf"Ebay_{part}\.txt has no image"):
+        sop.load(tmp_path)
+
+
 # What can be wrong with the images and the archive.
 
 

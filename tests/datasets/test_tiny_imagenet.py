@@ -267,6 +267,12 @@ def test_annotation_that_does_not_fit(error_of, number, line, reason):
     assert reason in message
 
 
+def test_a_validation_set_without_images(error_of, miniature):
+    images = [name for name in miniature if "/val/images/" in name]
+    changes = {**dict.fromkeys(images), _ANNOTATIONS: b""}
+    assert error_of(changes).endswith("val_annotations.txt has no image.")
+
+
 @pytest.mark.parametrize(
     ("wnids", "message"),
     [

@@ -146,7 +146,7 @@ def _sources(path: pathlib.Path, label: str) -> list[sources.Source]:
     source = sources.open_source(path, label)
     if not path.is_dir() or any(map(_DRAWING.search, source.names)):
         return [source]
-    archives = sorted(filter(sources.is_archive, path.iterdir()))
+    archives = sorted(filter(sources.is_archive, path.glob("[!.]*")))
     return [sources.open_source(archive, label) for archive in archives]
 
 
@@ -254,6 +254,9 @@ def load(
     check_choice("partition", partition, PARTITIONS)
     check_choice("characters", characters, CHARACTERS[: 1 if retrieval else 2])
     _check_drawers(test_drawers)
+    check_at_least(
+        1, classes_per_client=classes_per_client, drawings_per_class=drawings_per_class
+    )
     drawings = read_drawings(data_dir, image_size)
     num_background = NUM_BACKGROUND_CHARACTERS
     if rotations:
@@ -290,7 +293,8 @@ def load(
         )
     elif partition == "chunks":
         size = classes_per_client * drawings_per_class
-        clients = partitions.chunks(labels[train], size, rng)
+        starts = partitions.equal_sizes(len(train), size)
+        clients = partitions.chunks(labels[train], starts, rng)
     else:
         mixed = partitioners.Mixed(classes_per_client, drawings_per_class)
         clients = mixed.split(labels[train], rng)

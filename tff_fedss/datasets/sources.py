@@ -113,7 +113,6 @@ class Source(abc.ABC):
         self, is_wanted: Callable[[str], object]
     ) -> Iterator[tuple[str, bytes]]:
         """Yields name and content of the selected files."""
-        self.check_names()
         for number, name in enumerate(self.names):
             if is_wanted(name):
                 with reading(f"{self.label}: {name}"):

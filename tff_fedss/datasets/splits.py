@@ -80,7 +80,7 @@ def hold_out(
         raise InvalidInputError(f"test={test} is for {other}: use test={instead}.")
     rows = np.arange(len(index.labels))
     if test == "given":
-        train, tests, note = _given(index, rows)
+        train, tests, note = given(index, rows)
     else:
         # The data's own test and val are never trained on.
         train = rows if index.splits is None else rows[index.splits == TRAIN]
@@ -93,6 +93,10 @@ def hold_out(
             chosen = _some_of(values[train], test, share, rng)
         train, tests = train[~chosen], train[chosen]
         note = f"test: {share:.0%} of the {test}"
+    if not len(train):
+        raise InvalidInputError(f"test={test} leaves no training image.")
+    if left_out := len(rows) - len(train) - len(tests):
+        note += f"; left out: {left_out:,} images of the data's own val or test"
     public = _public(index, train, num_public_classes, rng)
     train = np.setdiff1d(train, public, assume_unique=True)
     known = np.isin(index.labels[tests], index.labels[train])
@@ -140,7 +144,11 @@ def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return number[labels], present
 
 
-def _given(index: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+def given(index: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
+    """Returns the data's own training and test rows, and a note.
+
+    The test is that of val if the data have no other.
+    """
     if index.splits is None:
         raise InvalidInputError("test=given needs a folder test or val, or a `split`.")
     which, name = TEST, "test"

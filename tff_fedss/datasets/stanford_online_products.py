@@ -126,7 +126,8 @@ def make_partition(
     The original has 596 clients for images_per_client=100.
     """
     rng = partitions.generator(seed, _PHILOX_STREAM)
-    return partitions.chunks(train.labels, images_per_client, rng)
+    starts = partitions.equal_sizes(len(train.labels), images_per_client)
+    return partitions.chunks(train.labels, starts, rng)
 
 
 def to_split(train: Listing, partition: partitions.Partition) -> split_csv.Split:
@@ -208,6 +209,8 @@ def _read(source: sources.Source, name: str) -> Listing:
         files.expect_once(line_of, image_id, where, "image_id")
         labels.append(files.whole_number(class_id, where, "class_id", 1) - 1)
         paths.append(folder + row["path"])
+    if not labels:
+        raise InvalidInputError(f"{source.label}: {path} has no image.")
     lines = list(line_of.values())
     return Listing(list(line_of), np.array(labels, np.int32), paths, lines)
 

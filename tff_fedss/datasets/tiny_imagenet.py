@@ -154,4 +154,6 @@ def _validation_rows(
         rows.append(layout.Row(where, folder + image, wnid, None, layout.VALIDATION))
     if missing:
         raise InvalidInputError(f"{name}: {min(missing)} has no line.")
+    if not rows:
+        raise InvalidInputError(f"{name} has no image.")
     return sorted(rows, key=lambda row: row.path)

@@ -128,6 +128,13 @@ def test_a_given_test_is_taken_as_it_is(tmp_path):
     data = load(folder)
     assert data.num_classes == 3 and data.test_is_unseen
     assert data.test_labels.tolist() == [3, 3, 4, 4]
+    # val is left out where there is a test.
+    folder = tmp_path / "both"
+    seen = [name.replace("train", "val") for name in names]
+    unseen = [name.replace("val", "test") for name in unseen]
+    data = load(own_images.write(folder, own_images.images(*names, *seen, *unseen)))
+    assert data.test_is_unseen and data.test_labels.tolist() == [3, 3, 4, 4]
+    assert "left out: 9 images of the data's own val or test" in data.summary
 
 
 def test_the_share_of_held_out_identities(tmp_path):

@@ -138,6 +138,12 @@ def test_damaged_idx_files_are_named(tmp_path, change, message):
         labelled_images.load("mnist", tmp_path)
 
 
+def test_idx_files_without_images_are_named(tmp_path):
+    own_images.write(tmp_path, idx_files("t10k", 0))
+    with pytest.raises(InvalidInputError, match="have 0 images"):
+        labelled_images.load("mnist", tmp_path)
+
+
 def test_a_subset_is_balanced_and_repeatable(tmp_path):
     own_images.write(tmp_path, idx_files("t10k", 50))
     data = labelled_images.load("mnist", tmp_path)
@@ -308,3 +314,5 @@ def test_what_does_not_go_together_is_refused():
         InvalidInputError, match="num_probe_classes=2 must be at least 0"
     ):
         public_images.put_together([source("a", 3, 4)], num_probe_classes=2)
+    with pytest.raises(InvalidInputError, match="num_probe_classes=1 must be 0, or"):
+        public_images.put_together([source("a", 4, 4)], num_probe_classes=1)

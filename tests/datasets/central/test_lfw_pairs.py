@@ -95,6 +95,10 @@ def test_the_folds_are_measured_beside_the_data_s_own_pairs(folder):
             lambda lines: [*lines[:3], "Dee\t2\tBob\t1", *lines[4:]],
             "Dee_0002 (.jpg",
         ),
+        (
+            lambda lines: ["2\t2", "", "Ann_A\t\t1", *lines[2:]],
+            "pairs.txt:3: expected NAME",
+        ),
     ],
 )
 def test_a_list_that_is_wrong_is_refused(folder, change, message):

@@ -9,6 +9,7 @@ import pytest
 from tff_fedss import errors
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.partitioners import (
+    Chunks,
     Classes,
     Dirichlet,
     Iid,
@@ -41,7 +42,7 @@ def _counts(partition, labels):
 
 _UNEVEN = [40, 1, 0, 7, 25, 25, 3, 60, 12, 30]
 _WAYS = {
-    "chunks": functools.partial(partitions.chunks, images_per_client=10),
+    "chunks": Chunks(23).split,
     "class_slots": functools.partial(class_slots, num_clients=15, classes_per_client=4),
     "mixed": lambda labels, rng, **options: Mixed(
         **{"classes_per_client": 3, "images_per_class": 4, **options}
@@ -98,13 +99,22 @@ def test_chunks_of_the_true_sop_totals():
     sizes = np.full(11_318, 5)
     sizes[: 59_551 - sizes.sum()] += 1
     labels = _labels(sizes)
-    partition = partitions.chunks(labels, 100, _rng())
+    partition = partitions.chunks(
+        labels, partitions.equal_sizes(len(labels), 100), _rng()
+    )
     assert partition.num_clients == 596
     assert set(partition.sizes[:-1]) == {100} and partition.sizes[-1] == 51
     classes_per_client = (_counts(partition, labels) > 0).sum(1)
     # A class is in a second client only where a cut goes through it.
     assert 11_318 < classes_per_client.sum() <= 11_318 + 595
     assert 19 < classes_per_client.mean() < 20
+
+
+@pytest.mark.parametrize("num_images, clients", [(10, 6), (50, 30), (60, 12)])
+def test_chunks_have_the_asked_number_of_clients(num_images, clients):
+    labels = np.arange(num_images) // 5
+    sizes = Chunks(clients).split(labels, _rng()).sizes
+    assert len(sizes) == clients and np.ptp(sizes) <= 1
 
 
 # class_slots: ImageNet-21k.
@@ -269,7 +279,7 @@ def test_no_place_among_clients_goes_short():
         (Iid(601), "clients=601 must be at least 1 and at most 600"),
         (Dirichlet(0.01, 100), "100 draws with alpha=0.01 left one of 100 clients"),
         (Quantity(clients=10, min_size=61), "min_size=61 .* and at most 60"),
-        (Classes(11, 2), "is 22; expected"),
+        (Classes(11, 2), "11 clients of 2 classes each are 22 places; expected"),
     ],
 )
 def test_bad_options_are_named(partitioner, message):

@@ -167,6 +167,17 @@ def encrypted_zip(root):
     return path
 
 
+def hidden_table(root):
+    own_images.write(root / "data", GOOD | {".mine.csv": b"path,label\na/1.png,x\n"})
+    return root / "data/.mine.csv"
+
+
+def damaged_table(root):
+    path = own_images.write(root / "data.zip", table("path,label\na/1.png,x\n"))
+    path.write_bytes(path.read_bytes().replace(b"a/1.png,x", b"a/1.png,y"))
+    return path
+
+
 CASES = {
     "empty folder": ({}, "found no image, no file; expected"),
     "no class folders": ({"1.png": PNG}, "1.png is not in a folder; expected"),
@@ -198,6 +209,9 @@ CASES = {
         table("path,label\na/1.png,x\n\n./a/1.png,y\n"),
         ":4: the path 'a/1.png' is already in .*:2",
     ),
+    "table: no row": (table("path,label\n"), "images.csv has no row"),
+    "table: hidden": (hidden_table, "mine.csv is hidden; expected another name"),
+    "table: damaged": (damaged_table, "images.csv is unreadable or damaged"),
     "table: split": (
         table("path,label,split\na/1.png,x,trian\n"),
         ":2: .*'trian'.*expected a label, a client, and the split train",

@@ -75,3 +75,9 @@ def test_bad_names_are_named(folder, name, keys, message):
     with pytest.raises(InvalidInputError, match=message) as caught:
         load(folder, name, **keys)
     assert "\n" not in str(caught.value)
+
+
+def test_data_without_a_known_split_are_named(folder):
+    found = "found the splits extra, test, train; expected training$"
+    with pytest.raises(InvalidInputError, match=found[:-1]):
+        load(folder, splits={"training": images.layout.TRAIN})

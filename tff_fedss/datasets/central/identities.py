@@ -220,8 +220,8 @@ def _given_is_unseen(images: index.ImageIndex) -> bool:
     """Returns whether the data's own test has other identities than their training."""
     if images.splits is None:
         return False
-    is_train = images.splits == layout.TRAIN
-    return not np.isin(images.labels[~is_train], images.labels[is_train]).any()
+    train, tests, _ = splits.given(images, np.arange(len(images)))
+    return not np.isin(images.labels[tests], images.labels[train]).any()
 
 
 class _IndexedIdentities(ArrayIdentities):

@@ -28,8 +28,9 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
             labels = read_idx(_stored(path / label_file), flag, 1)
             parts[part] = read_idx(images, flag, 3), labels.astype(np.int32)
     for part, (images, labels) in parts.items():
-        if len(images) != len(labels) or labels.max() > 9:
-            found = f"{len(images):,} images, {len(labels):,} labels to {labels.max()}"
+        largest = labels.max(initial=0)
+        if not len(images) or len(images) != len(labels) or largest > 9:
+            found = f"{len(images):,} images, {len(labels):,} labels to {largest}"
             raise InvalidInputError(f"{flag}: {FILES[part]} have {found}, not to 9.")
     return parts
 

@@ -41,7 +41,11 @@ class LfwPairs:
         self._label = str(pairs_file)
         header, *lines = files.read_lines(pairs_file) or [""]
         numbers = [int(n) for n in header.split() if n.isdecimal()]
-        rows = [line.split("\t") for line in lines if line.strip()]
+        rows = [
+            (number, line.split("\t"))
+            for number, line in enumerate(lines, 2)
+            if line.strip()
+        ]
         if len(numbers) != 2 or len(rows) != 2 * numbers[0] * numbers[1]:
             raise InvalidInputError(
                 f"{pairs_file}:1: found {header!r} and {len(rows):,} pairs; expected "
@@ -51,12 +55,12 @@ class LfwPairs:
         self._paths: list[pathlib.Path] = []
         self._place_of: dict[tuple[str, str], int] = {}
         first, second, is_same = [], [], []
-        for number, row in enumerate(rows, 2):
+        for number, row in rows:
             text = " ".join(row)
             is_same.append(len(row) == 3)
             if is_same[-1]:
                 row = [row[0], row[1], row[0], row[2]]
-            if len(row) != 4 or not (row[1] + row[3]).isdecimal():
+            if len(row) != 4 or not all(map(str.isdecimal, (row[1], row[3]))):
                 raise InvalidInputError(
                     f"{pairs_file}:{number}: expected NAME, number, number or NAME, "
                     f"number, NAME, number with tabs between, found {text!r}."

@@ -12,7 +12,7 @@ import numpy as np
 from tff_fedss import seeds
 from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.fingerprint import Fingerprint
-from tff_fedss.errors import check_range
+from tff_fedss.errors import InvalidInputError, check_range
 
 # Separates the choice of classes from other draws with the same seed.
 _STREAM = 4
@@ -95,6 +95,8 @@ def put_together(
     """
     first = sources[0]
     check_range("num_probe_classes", num_probe_classes, 0, first.num_classes - 2)
+    if num_probe_classes == 1:
+        raise InvalidInputError("num_probe_classes=1 must be 0, or at least 2.")
     generator = seeds.generator(seed + (_STREAM << 32), 0)
     is_probe = np.zeros(first.num_classes, bool)
     is_probe[generator.permutation(first.num_classes)[:num_probe_classes]] = True

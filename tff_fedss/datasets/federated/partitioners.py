@@ -8,7 +8,6 @@ quantity skew), and those of the FedSS paper, see `partitions`.
 
 import abc
 import dataclasses
-import math
 
 import numpy as np
 
@@ -59,11 +58,10 @@ class Iid(Partitioner):
     def split(self, labels, rng, owners=None, owner_names=None):
         """See the base class."""
         num_clients = _num_clients(self.clients, labels)
-        ends = [len(labels) * k // num_clients for k in range(num_clients + 1)]
         return Partition(
             partitions.client_ids(num_clients),
             rng.permutation(len(labels)),
-            np.array(ends, np.int64),
+            partitions.equal_parts(len(labels), num_clients),
         )
 
 
@@ -164,8 +162,9 @@ class Chunks(Partitioner):
 
     def split(self, labels, rng, owners=None, owner_names=None):
         """See the base class."""
-        size = math.ceil(len(labels) / _num_clients(self.clients, labels))
-        return partitions.chunks(labels, size, rng)
+        num_clients = _num_clients(self.clients, labels)
+        starts = partitions.equal_parts(len(labels), num_clients)
+        return partitions.chunks(labels, starts, rng)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,8 +23,8 @@ class Partition(NamedTuple):
     """The assignment of examples to clients.
 
     Attributes:
-        client_ids: K names, `client_` and a number with leading zeros.
-        order: The examples, client after client, int64[N]; a permutation of 0..N-1.
+        client_ids: K names; of made clients, `client_` and a number.
+        order: The examples, client after client, int64[N].
         starts: The start of each client's examples in `order`, and N at the end,
             int64[K + 1]; strictly increasing, as no client is empty.
     """
@@ -83,19 +83,28 @@ def natural(
 
 
 def chunks(
-    labels: np.ndarray, images_per_client: int, rng: np.random.Generator
+    labels: np.ndarray, starts: np.ndarray, rng: np.random.Generator
 ) -> Partition:
-    """Cuts the classes, one after the other, into ceil(N / images_per_client) clients.
+    """Cuts the classes, one after the other, at `starts`, int64[K + 1].
 
-    This reproduces the numbers of the paper's SOP clients (Section 4.3): the 59,551
-    training images of 11,318 products give 596 clients of 100 images (the last one
-    has 51) and 20 products each. Only a product at a cut is on two clients.
+    At those of `equal_sizes` this reproduces the numbers of the paper's SOP clients
+    (Section 4.3): the 59,551 training images of 11,318 products give 596 clients of 100
+    images (the last one has 51) and 20 products each. Only a product at a cut is on two
+    clients.
     """
-    check_at_least(1, images_per_client=images_per_client)
     position = rng.permutation(int(labels.max()) + 1)
-    order = random_order_by(position[labels], rng)
-    starts = np.append(np.arange(0, len(labels), images_per_client), len(labels))
-    return shuffled(order, starts, rng)
+    return shuffled(random_order_by(position[labels], rng), starts, rng)
+
+
+def equal_sizes(num_images: int, images_per_client: int) -> np.ndarray:
+    """Returns where clients of equal sizes start; only the last one may be smaller."""
+    check_at_least(1, images_per_client=images_per_client)
+    return np.append(np.arange(0, num_images, images_per_client), num_images)
+
+
+def equal_parts(num_images: int, num_clients: int) -> np.ndarray:
+    """Returns where K clients start whose sizes differ by one at most."""
+    return np.arange(num_clients + 1) * num_images // num_clients
 
 
 def ranges(lengths: np.ndarray) -> np.ndarray:
@@ -173,9 +182,9 @@ def _slots_per_class(
     least = np.minimum(sizes, 1)
     if not least.sum() <= total <= most.sum():
         raise InvalidInputError(
-            f"num_clients={num_clients:,} times {classes_per_client=} is {total:,}; "
-            f"expected {least.sum():,} (a client for each class) to {most.sum():,} "
-            "(as many as it has images for)."
+            f"{num_clients:,} clients of {classes_per_client:,} classes each are "
+            f"{total:,} places; expected {least.sum():,} (a client for each class) to "
+            f"{most.sum():,} (as many as it has images for)."
         )
 
     def ideal(rate: float) -> np.ndarray:

@@ -84,6 +84,8 @@ class Archive:
         if self.class_tars is not None:
             yield from (tar for tar in self.class_tars if tar.wnid not in done)
             return
+        if done.issuperset(self.wnids):
+            return
         seen = {}
         for wnid, content in _gzipped(self.path):
             _check_classes(self.path, {wnid} - set(self.wnids))

@@ -1,9 +1,9 @@
 """ImageNet-21k as a federated data set (FedSS, Appendix A.4), from TFRecord shards.
 
 `./run.sh prepare_imagenet21k` writes the shards from the class tars; see
-`data/prepare_imagenet21k.py`. The index of records is a file mapped into memory, and
-images are read on request. Memory holds the clients' order of the training images, 8
-bytes an image.
+`data/prepare_imagenet21k.py`. Images are read on request. Memory holds the index of
+records, 24 bytes an image, and the clients' order of the training images, 8 bytes an
+image.
 """
 
 import math

@@ -134,11 +134,13 @@ def _write_class(
     places, undecodable = tar.images(), []
 
     def read(name: str) -> bytes:
-        return sources.read_part(tar.path, *places[name])
+        with sources.reading(f"{tar.label}: {name}"):
+            return sources.read_part(tar.path, *places[name])
 
     for name in list(places):
+        content = read(name)
         try:
-            formats.check(read(name))
+            formats.check(content)
         except ValueError as e:
             undecodable.append((name, str(e)))
             del places[name]

@@ -194,8 +194,10 @@ def load(
         if needs_labels:
             without_images = _without_images(source)
     else:
-        # A given table may be hidden in its folder, or lie beside an archive.
-        content = source.read(source.names.index(table))
+        if table not in source.names:
+            raise InvalidInputError(f"{label} is hidden; expected another name.")
+        with sources.reading(f"{label}: {table}"):
+            content = source.read(source.names.index(table))
         what = layout.from_table(content, table, source.names, label, needs_labels)
     if without_images:
         text = f"without images: {layout.shown(without_images)}"

@@ -291,6 +291,8 @@ def from_table(
             )
 
     found = list(rows())
+    if not found:
+        raise InvalidInputError(f"{source}: {table} has no row.")
     left_out = sum(map(formats.is_image_name, names)) - len(found)
     note = f"left out: {left_out:,} images that {table} does not list"
     return from_rows(found, names, note if left_out > 0 else "")

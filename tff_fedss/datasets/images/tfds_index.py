@@ -66,6 +66,9 @@ def load(
         raise InvalidInputError(f"{where}: {found}; expected tfrecord.")
     keys = _keys(info, image, label, client)
     used = [split for split in splits if split in info.splits]
+    if not used:
+        found = f"found the splits {', '.join(info.splits)}"
+        raise InvalidInputError(f"{where}: {found}; expected {', '.join(splits)}.")
     index = _records(info, used, keys)
     class_names, labels = _classes(info.features[keys["label"]], index.records["label"])
     client_names, clients = (

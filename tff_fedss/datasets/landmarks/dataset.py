@@ -95,7 +95,7 @@ def load(
     """Loads the clients and the test images; no image stays in memory.
 
     The first call reads every record, decodes every image once, and keeps an index
-    beside the files. Later calls take a second.
+    in the cache. Later calls take a second.
 
     Args:
         data_dir: The folder that holds `gld160k` (or `gld23k`), or that folder itself.
