@@ -57,8 +57,12 @@ def phi(*layers, shape=toy.IMAGE_SHAPE):
     )
 
 
-def dense(seed=1):
-    return KERAS.layers.Dense(3, kernel_initializer=KERAS.initializers.HeNormal(seed))
+def dense(seed=1, **options):
+    initializer = KERAS.initializers.HeNormal(seed)
+    return KERAS.layers.Dense(3, kernel_initializer=initializer, **options)
+
+
+MODEL = PHI()
 
 
 def two_inputs():
@@ -114,6 +118,10 @@ CALLS = [
     (lambda: build(two_inputs), r"must return .* from \[\(None, 4\), \(None, 4\)\]"),
     (lambda: build(phi(dense, shape=(None, 4))), r"must return .*None, None, 4"),
     (lambda: tasks.Classification(task().dataset, PHI()), "feature_extractor_fn must"),
+    (lambda: build(lambda: MODEL), "must build a new model at each call"),
+    (lambda: build(phi(FLAT, lambda: dense(kernel_regularizer="l2"))), "regularizers"),
+    (lambda: build(phi(FLAT, lambda: dense(dtype="float16"))), "features of float16"),
+    (lambda: ClientTraining(learning_rate_fn=0.1), "learning_rate_fn must be a func"),
     (
         lambda: build(phi(lambda: KERAS.layers.Dropout(0.5, seed=1), FLAT, dense)),
         "draws at random.*models.CountedDropout",
@@ -154,6 +162,13 @@ CALLS = [
     (
         lambda: build(sets=ClassSets(builder=class_sets.SampledClasses(5, 1, 2))),
         "builder is for 5 classes, num_classes=13",
+    ),
+    (
+        lambda: build(
+            sets=ClassSets(builder=class_sets.SampledClasses(13, 4, 5)),
+            method="full_softmax",
+        ),
+        "full_softmax takes no builder but of all classes",
     ),
     (
         lambda: class_set_defences.builder("mixed", 13, 4, 5),

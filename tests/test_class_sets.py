@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms import toy
-from tff_fedss import class_set_defences, class_sets
+from tff_fedss import class_set_defences, class_sets, samplers
 from tff_fedss.algorithms import client_update
 
 SEED = tf.constant([3, 4], tf.int32)
@@ -151,6 +151,23 @@ def test_numbers_may_be_numpys():
     tf.nest.map_structure(np.testing.assert_array_equal, ours, numpys)
     everything = class_sets.AllClasses(n).build(tf.constant([3]), SEED)
     np.testing.assert_array_equal(everything.keys, range(12))
+    sample = samplers.sample_without_replacement(m, tf.constant(12), SEED)
+    assert len(set(sample.numpy())) == 4
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [("pool", {"pool_size": 6}), ("randomized_response", {"epsilon": 1})],
+)
+def test_numbers_of_defences_may_be_numpys(name, options):
+    def build(n, m, options):
+        builder = class_set_defences.builder(name, n, m, 5, **options)
+        return builder.build(tf.constant([7, 2]), SEED, permanent_seed=SEED)
+
+    numpys = {key: np.int64(value) for key, value in options.items()}
+    found = build(np.int64(12), np.int64(4), numpys)
+    expected = build(12, 4, options)
+    tf.nest.map_structure(np.testing.assert_array_equal, found, expected)
 
 
 def test_a_client_without_data_has_a_set_too():

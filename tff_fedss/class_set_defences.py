@@ -78,9 +78,10 @@ class RandomizedResponse(class_sets.SampledClasses):
         # Ten standard deviations above the mean; a client that would draw more draws
         # this number.
         self._most = min(
-            num_classes, math.ceil(num_negatives + 10 * math.sqrt(num_negatives)) + 10
+            self.num_classes,
+            math.ceil(num_negatives + 10 * math.sqrt(num_negatives)) + 10,
         )
-        self.size = min(num_classes, self._max_positives + self._most)
+        self.size = min(self.num_classes, self._max_positives + self._most)
 
     def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
         """Draws a class set, see `class_sets.SampledClasses`."""
@@ -123,9 +124,11 @@ class DecoyPool(class_sets.SampledClasses):
     def __init__(self, *args: Any, pool_size: int):
         super().__init__(*args)
         most = self.num_classes - self._max_positives
-        errors.check_range("pool_size", pool_size, self._num_negatives, most)
-        self.size = self._max_positives + pool_size
-        self._pool_size = pool_size
+        errors.check_range(
+            "pool_size", pool_size, self._num_negatives, most, whole=True
+        )
+        self._pool_size = int(pool_size)
+        self.size = self._max_positives + self._pool_size
 
     def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
         """Draws a class set, see `class_sets.SampledClasses`."""

@@ -100,7 +100,7 @@ class Config(runtime_config.DeviceConfig):
         choices=("share", "threshold"),
     )
     pace_start: float = config.flag(0.1, "See --pace.", low=1e-6, high=1e6)
-    pace_growth: float = config.flag(0.1, "See --pace.", low=1e-6, high=1e6)
+    pace_growth: float = config.flag(0.1, "See --pace.", low=1e-3, high=1e6)
     pace_cap: float = config.flag(1.0, "The largest share.", low=1e-6, high=1.0)
     diversity: float | None = config.flag(
         None,

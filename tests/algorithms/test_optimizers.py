@@ -148,6 +148,17 @@ def test_gradients_are_clipped_by_the_norm_of_all(norm, factor):
     np.testing.assert_allclose(b, [[3 - 0.5 * 4 * factor]], rtol=1e-6)
 
 
+def test_a_row_with_several_slices_counts_once():
+    optimizer = algorithms.clip_gradients(tff.learning.optimizers.build_sgdm(1.0), 1.0)
+    weights = (tf.zeros([3, 2]),)
+    slices = tf.IndexedSlices(tf.ones([4, 2]), tf.constant([2, 0, 2, 2]), [3, 2])
+    state = optimizer.initialize((tf.TensorSpec([3, 2], tf.float32),))
+    _, (sparse,) = optimizer.next(state, weights, (slices,))
+    _, (dense,) = optimizer.next(state, weights, (tf.convert_to_tensor(slices),))
+    np.testing.assert_allclose(np.linalg.norm(sparse), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(sparse, dense, rtol=1e-6)
+
+
 def test_a_clipped_gradient_that_is_not_finite_stays_so():
     optimizer = algorithms.clip_gradients(tff.learning.optimizers.build_sgdm(0.5), 1)
     weights = (tf.constant([1.0]),)

@@ -60,6 +60,15 @@ def test_evaluation_is_of_the_features():
     )
 
 
+def test_a_test_set_may_be_shuffled():
+    images = np.eye(16, dtype=np.uint8)[LABELS - 100].reshape(-1, 4, 4, 1)
+    dataset = unseen_dataset(images)
+    data = dataset.test.data.shuffle(len(LABELS), seed=1)
+    test = dataclasses.replace(dataset.test, data=data)
+    task = tasks.Retrieval(dataclasses.replace(dataset, test=test), flatten)
+    assert task.evaluate(weights())["tar_at_far"] == 1
+
+
 @pytest.mark.parametrize("labels", [np.arange(12), np.zeros(12)])
 def test_without_pairs_there_is_no_tar(labels):
     images = np.random.default_rng(0).integers(0, 256, [12, 4, 4, 1], np.uint8)

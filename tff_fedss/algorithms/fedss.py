@@ -340,6 +340,21 @@ def _inspect(
                 "feature_extractor_fn has weights that are not trainable, "
                 f"{[v.name for v in others]}: for BatchNorm use GroupNorm (FedSS, A.2)."
             )
+        if not all(tf.is_symbolic_tensor(v.handle) for v in model.trainable_variables):
+            raise ValueError(
+                "feature_extractor_fn must build a new model at each call, and not "
+                "return one that is there."
+            )
+        if model.losses:
+            raise ValueError(
+                "feature_extractor_fn has regularizers, which no client would add to "
+                "its loss: use weight decay of its optimizer."
+            )
+        if model.output.dtype != tf.float32:
+            raise ValueError(
+                f"feature_extractor_fn has features of {model.output.dtype.name}; "
+                'expected float32: give the last layer dtype="float32".'
+            )
         weights = _initial_values(model.trainable_variables)
     return input_shape[1:], output_shape[1], weights
 

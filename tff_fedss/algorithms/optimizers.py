@@ -137,6 +137,20 @@ def scaled(
     return factor * gradient
 
 
+def with_summed_rows(
+    gradient: tf.Tensor | tf.IndexedSlices,
+) -> tf.Tensor | tf.IndexedSlices:
+    """Adds up the slices of each row, as where examples share a word or a class.
+
+    The norm of the slices is then that of the gradient.
+    """
+    if not isinstance(gradient, tf.IndexedSlices):
+        return gradient
+    rows, positions = tf.unique(gradient.indices)
+    sums = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
+    return tf.IndexedSlices(sums, rows, gradient.dense_shape)
+
+
 def over_one_vector(
     optimizer: tff.learning.optimizers.Optimizer,
 ) -> tff.learning.optimizers.Optimizer:
@@ -294,7 +308,8 @@ class _Clipped(_Around):
         self._norm = norm
 
     def next(self, state: Any, weights: Any, gradients: Any) -> tuple[Any, Any]:
-        clipped, _ = tf.clip_by_global_norm(tf.nest.flatten(gradients), self._norm)
+        flat = map(with_summed_rows, tf.nest.flatten(gradients))
+        clipped, _ = tf.clip_by_global_norm([*flat], self._norm)
         return self._optimizer.next(
             state, weights, tf.nest.pack_sequence_as(gradients, clipped)
         )

@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from tff_fedss import losses, metrics, models, seeds
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
-from tff_fedss.algorithms.optimizers import scaled
+from tff_fedss.algorithms.optimizers import scaled, with_summed_rows
 from tff_fedss.samplers import ClassSampler
 
 # Number of examples of the last mini-batch on which q is measured.
@@ -260,26 +260,13 @@ def _clip(
 ) -> tuple[list[tf.Tensor | tf.IndexedSlices], tf.Tensor]:
     """Scales a gradient down to a norm, which counts a sparse row once.
 
-    `tf.clip_by_global_norm` takes the norm of all slices. If several belong to one row,
-    as when examples share a word or a class, this is not the norm of the gradient.
-
     Returns:
         The gradient, with at most one slice a row, and whether it was clipped.
     """
-    gradient = [_with_summed_rows(g) for g in gradient]
+    gradient = [with_summed_rows(g) for g in gradient]
     norm = tf.linalg.global_norm(gradient)
     scale = max_norm / tf.maximum(norm, max_norm)
     return [scaled(g, scale) for g in gradient], norm > max_norm
-
-
-def _with_summed_rows(
-    gradient: tf.Tensor | tf.IndexedSlices,
-) -> tf.Tensor | tf.IndexedSlices:
-    if not isinstance(gradient, tf.IndexedSlices):
-        return gradient
-    rows, positions = tf.unique(gradient.indices)
-    sums = tf.math.unsorted_segment_sum(gradient.values, positions, tf.size(rows))
-    return tf.IndexedSlices(sums, rows, gradient.dense_shape)
 
 
 def _unit_rows(rows: np.ndarray) -> np.ndarray:

@@ -75,8 +75,8 @@ def build_step(update: settings.ServerUpdate) -> tff.Computation:
     Returns:
         A function from (`ServerState`, mean `aggregation.ModelDelta`, state of the
         aggregators, number of clients) to the next state and the measurements of
-        `after_step`. It fails without clients, unless an aggregator adds noise also
-        then.
+        `after_step`. It fails without clients, unless a joint aggregator adds noise
+        also then.
     """
     min_clients = 1
     if getattr(update.joint_aggregator, "allows_no_clients", False):

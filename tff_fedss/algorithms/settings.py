@@ -59,6 +59,8 @@ class ClassSets:
         if builder.num_classes != num_classes:
             found = builder.num_classes
             raise ValueError(f"builder is for {found} classes, {num_classes=}.")
+        if method == "full_softmax" and not builder.is_everything:
+            raise ValueError("full_softmax takes no builder but of all classes.")
         return builder
 
     def _builder_of(self, method: str, num_classes: int) -> class_sets.ClassSetBuilder:
@@ -69,6 +71,11 @@ class ClassSets:
         return class_sets.SampledClasses(
             num_classes, self.num_negatives, self.max_positives, self.logit_correction
         )
+
+
+def _check_learning_rate_fn(learning_rate_fn: LearningRateFn | None) -> None:
+    if learning_rate_fn is not None:
+        errors.check_function("learning_rate_fn", learning_rate_fn, 1, "from the round")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,6 +122,7 @@ class ClientTraining:
         errors.check_range("batch_size", self.batch_size, 1, whole=True)
         errors.check_range("num_epochs", self.num_epochs, 1, whole=True)
         errors.check_range("logit_scale", self.logit_scale, 0, above=True)
+        _check_learning_rate_fn(self.learning_rate_fn)
         if self.loss_fn is not None:
             wanted = "from (logits, targets, class_set) to float32[examples]"
             errors.check_function(
@@ -169,6 +177,7 @@ class ServerUpdate:
 
     def __post_init__(self):
         optimizers.check_optimizer("optimizer of ServerUpdate", self.optimizer)
+        _check_learning_rate_fn(self.learning_rate_fn)
         weighting = aggregation.check_weighting(self.client_weighting)
         object.__setattr__(self, "client_weighting", weighting)
         if self.joint_aggregator and (self.phi_aggregator or self.rows_aggregator):

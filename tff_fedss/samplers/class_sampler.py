@@ -247,9 +247,12 @@ def _draw(
             for e, p in zip(block_ends, points, strict=True)
         ]
     )
+    # NaN, of a run that has diverged, are beyond all ends: their draws are NaN, too.
+    block_of = np.minimum(block_of, blocks.shape[1] - 1)
     # Within the block by a second number, since few digits of the first are left.
     ends = np.cumsum(blocks[rows, block_of], 2, np.float64)
     points = points_on(ends[..., -1], uniforms[1])
-    ids = block_of * _BLOCK + (ends <= points[..., np.newaxis]).sum(2)
+    within = (ends <= points[..., np.newaxis]).sum(2)
+    ids = block_of * _BLOCK + np.minimum(within, _BLOCK - 1)
     log_q = np.log(weights[rows, ids] / block_ends[:, -1:])
     return Negatives(ids.astype(np.int32), log_q.astype(np.float32))

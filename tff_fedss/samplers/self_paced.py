@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 import threadpoolctl
 
+from tff_fedss.errors import check_range
+
 
 def select(
     losses: np.ndarray, clusters: np.ndarray, easiness: float, diversity: float
@@ -99,7 +101,7 @@ class ThresholdPace:
     Attributes:
         easiness: The first lambda, in units of the loss.
         diversity: The first gamma, in units of the loss.
-        easiness_growth: beta_1.
+        easiness_growth: beta_1, above 1.
         diversity_growth: beta_2.
     """
 
@@ -107,6 +109,9 @@ class ThresholdPace:
     diversity: float
     easiness_growth: float
     diversity_growth: float
+
+    def __post_init__(self):
+        check_range("easiness_growth", self.easiness_growth, 1, above=True)
 
     def at(self, epoch, losses, clusters) -> tuple[float, float]:
         """Returns lambda and gamma of an epoch."""

@@ -1,5 +1,7 @@
 """Uniform sampling of negative classes without replacement (FedSS, section 3.3)."""
 
+import numbers
+
 import tensorflow as tf
 
 # Philox gives the same stream on every device; the default may differ by device.
@@ -28,6 +30,8 @@ def sample_without_replacement(
     Raises:
         tf.errors.InvalidArgumentError: If `num_samples` exceeds `population`.
     """
+    if isinstance(num_samples, numbers.Integral):
+        num_samples = int(num_samples)  # TensorFlow takes NumPy's for int64.
     population = tf.convert_to_tensor(population, tf.int32)
     seed = tf.convert_to_tensor(seed, tf.int32)
     with tf.control_dependencies(
