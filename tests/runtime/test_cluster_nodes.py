@@ -4,6 +4,7 @@ Ray plays two machines on this one: a raylet each, over loopback.
 """
 
 import hashlib
+import math
 import os
 import pathlib
 import random
@@ -108,6 +109,7 @@ def test_a_machine_that_is_lost_and_one_that_joins(machines, tmp_path, monkeypat
 def test_a_machine_without_the_data_and_one_that_starts_no_actor(
     machines, monkeypatch, caplog
 ):
+    monkeypatch.setattr(cluster_pool, "_PATIENCE_SECONDS", math.inf)
     found = machines()
     context = runtime.ClusterContext(found.address)
     monkeypatch.setenv("TFF_FEDSS_TEST_WITHOUT", "1")
@@ -138,6 +140,7 @@ def test_a_machine_without_the_data_and_one_that_starts_no_actor(
 
 @pytest.mark.slow
 def test_another_version_is_not_used(machines, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(cluster_pool, "_PATIENCE_SECONDS", math.inf)
     other = tmp_path / "other"
     shutil.copytree(pathlib.Path(tff_fedss.__file__).parent, other / "tff_fedss")
     (other / "tff_fedss" / "seeds.py").write_text("# Another version.\n")

@@ -305,6 +305,24 @@ def test_select(check, kind):
         assert [len(list(rows)) for rows in result] == [NUM_KEYS] * 3
 
 
+def test_select_from_a_sequence(in_process):
+    numbers = tff.SequenceType(np.int64)
+
+    @tff.tensorflow.computation(numbers, np.int32)
+    def above(sequence, key):
+        return sequence.reduce(tf.cast(key, tf.int64), lambda a, b: a + b)
+
+    @tff.federated_computation(KEYS, tff.FederatedType(numbers, tff.SERVER))
+    def selected(keys, sequence):
+        most = tff.federated_value(9, tff.SERVER)
+        return tff.federated_select(keys, most, sequence, above)
+
+    keys = np.arange(NUM_KEYS, dtype=np.int32)
+    with use(in_process):
+        (rows,) = selected([keys], tf.data.Dataset.range(4))
+    assert list(rows) == [6, 7, 8, 9]
+
+
 @pytest.mark.parametrize("key", [-1, NUM_ROWS])
 def test_select_checks_the_keys(in_process, key):
     keys = [np.zeros(NUM_KEYS, np.int32), np.array([1, key, 2, 3], np.int32)]
@@ -437,6 +455,20 @@ def test_sequences_outside_of_tensorflow(in_process):
 
     with use(in_process):
         assert sums([[1, 2], [], [3]]) == [(3, 8, 6), (0, 5, 0), (3, 8, 6)]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_elements_of_a_mapped_sequence_may_be_tuples(in_process, size):
+    element = tff.StructType([np.int32] * size)
+    double = tff.tensorflow.computation(lambda x: 2 * x[0], element)
+
+    @tff.federated_computation(tff.SequenceType(element))
+    def total(sequence):
+        return tff.sequence_sum(tff.sequence_map(double, sequence))
+
+    columns = (np.array([1, 2], np.int32),) * size
+    with use(in_process):
+        assert total(tf.data.Dataset.from_tensor_slices(columns)) == 6
 
 
 def test_tables_and_random_numbers(check):

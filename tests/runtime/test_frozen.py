@@ -49,6 +49,11 @@ def test_structs_tensors_and_names():
     )
 
 
+def test_an_endless_data_set_is_refused():
+    with pytest.raises(ValueError, match="An endless data set"):
+        frozen.freeze(tf.data.Dataset.range(5).repeat(), tff.SequenceType(np.int64))
+
+
 @pytest.mark.parametrize("num_examples", [0, 1, 5000])
 def test_a_data_set(num_examples):
     # The names of a tuple keep their order where those of a mapping are sorted.

@@ -68,6 +68,13 @@ def test_several_clients_have_a_logical_device_each(two_gpus, monkeypatch):
     assert not any(two_gpus.growth.values())
 
 
+def test_the_memory_of_gpus_that_are_not_used_does_not_count(two_gpus, monkeypatch):
+    answer(monkeypatch, "80000\n900\n")
+    runtime.configure_gpus(1, clients_per_gpu=4)
+    limits = [device.memory_limit for device in two_gpus.logical[two_gpus.seen[0]]]
+    assert limits == [18000] * 4
+
+
 def test_clients_share_a_device_whose_memory_nobody_knows(two_gpus, monkeypatch):
     answer(monkeypatch, None)
     runtime.configure_gpus(clients_per_gpu=3)

@@ -125,6 +125,11 @@ def test_a_worker_outlives_errors_is_replaced_and_ends_with_its_context(caplog):
     worker = context._worker._process
     context.close()
     assert worker.poll() == -signal.SIGKILL
+    with (
+        tff.framework.get_context_stack().install(context),
+        pytest.raises(runtime.WorkerError, match="The context is closed"),
+    ):
+        double(21)
 
 
 def test_a_worker_that_dies_again_and_again_is_an_error(monkeypatch, caplog):

@@ -108,7 +108,6 @@ class Actor:
             if on_gpu
             else clients_at_once,
         )
-        tff.framework.set_default_context(self._context)
         self._client_fn: Callable[..., Any] | None = None
         self._pieces: dict[str, tuple[Any, Any, bool]] = {}
         self._round_key = ""

@@ -38,6 +38,7 @@ class Member:
         cpus: Number of the machine's CPUs that the actor has.
         pid: Process id of the actor's process there.
         since: The time of the ping, or of its start.
+        answers: Whether no actor was lost since it answered.
     """
 
     handle: Any
@@ -49,6 +50,7 @@ class Member:
     running: list[Any] = dataclasses.field(default_factory=list)
     ping: Any = None
     since: float = dataclasses.field(default_factory=time.monotonic)
+    answers: bool = True
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +84,10 @@ class Pool:
         clients_per_gpu: int,
         precision: Mapping[str, bool],
     ):
+        if gpus_per_actor is not None and gpus_per_actor > 1 and gpus_per_actor % 1:
+            raise InvalidInputError(
+                f"gpus_per_actor={gpus_per_actor:g} must be whole, or at most 1."
+            )
         self.members: list[Member] = []
         self._address = address
         self._num_actors = num_actors
@@ -140,7 +146,7 @@ class Pool:
         Raises WorkerError if there is no actor, and none starts.
         """
         now = time.monotonic()
-        if now < self._next_update:
+        if now < self._next_update and all(m.answers for m in self.members):
             return []
         self._next_update = now + _UPDATE_SECONDS
         for reference, member in list(self._starting.items()):
@@ -179,6 +185,12 @@ class Pool:
                 said.why_not,
             )
         self.members.append(member)
+
+    def lose(self, member: Member) -> None:
+        """Removes an actor that is lost, maybe with others of its machine."""
+        self.drop(member)
+        for other in self.members:
+            other.ping, other.answers = None, False
 
     def drop(self, member: Member) -> None:
         """Removes an actor."""
@@ -290,19 +302,26 @@ class Pool:
             logging.warning("%s. Left out.", self._why[node])
 
     def _silent(self) -> list[Member]:
-        """Pings the members; returns those that do not answer."""
+        """Pings the members; returns those that do not answer, or have died."""
         import ray
 
+        dead = []
         asked = {member.ping: member for member in self.members if member.ping}
         if asked:
             answered, _ = ray.wait([*asked], num_returns=len(asked), timeout=0)
-            for ping in answered:  # Or it has died, which its work will report.
-                asked[ping].ping = None
+            for ping in answered:
+                member = asked[ping]
+                try:
+                    ray.get(ping)
+                    member.ping, member.answers = None, True
+                except ray.exceptions.RayError:
+                    dead.append(member)
         for member in self.members:
             if member.ping is None:
                 ping = member.handle.ping.options(concurrency_group="ping")
                 member.ping, member.since = ping.remote(), time.monotonic()
-        return [m for m in self.members if _seconds_asked(m) > _ANSWER_SECONDS]
+        silent = [m for m in self.members if _seconds_asked(m) > _ANSWER_SECONDS]
+        return dead + [member for member in silent if member not in dead]
 
     def _shares(self, nodes: Mapping[str, Any]) -> dict[str, list[_Share]]:
         """Returns the shares of the actors that should run, by machine."""
@@ -313,8 +332,7 @@ class Pool:
             self._gpus_per_actor = 1 if any(gpus.values()) else 0
         per_actor = self._gpus_per_actor or 0
         most = {
-            # Ray's numbers are floats: one GPU has five parts of 0.2.
-            key: int(gpus[key] / per_actor + 1e-6)
+            key: _most_actors(gpus[key], per_actor)
             if per_actor
             else int(had.get("CPU", 0) > 0)
             for key, had in resources.items()
@@ -363,6 +381,14 @@ class Pool:
 def _seconds_asked(member: Member) -> float:
     """Returns for how long a member has not answered."""
     return 0.0 if member.ping is None else time.monotonic() - member.since
+
+
+def _most_actors(num_gpus: float, per_actor: float) -> int:
+    """Returns how many actors a machine's GPUs allow; a part lies within one GPU."""
+    # Ray's numbers are floats: one GPU has five parts of 0.2.
+    if per_actor < 1:
+        return int(num_gpus) * int(1 / per_actor + 1e-6)
+    return int(num_gpus / per_actor + 1e-6)
 
 
 def _cpus(resources: Mapping[str, float], num_actors: int) -> float:

@@ -177,7 +177,7 @@ class Round:
         """Assigns work to the actors."""
         for depth in range(_PARTS_AT_ONCE):
             for member in self._pool.members:
-                if len(member.running) == depth:
+                if member.answers and len(member.running) == depth:
                     part = self._next(member)
                     if part is not None:
                         self._begin(part, member)
@@ -267,7 +267,7 @@ class Round:
 
     def _lose(self, member: cluster_pool.Member, why: str) -> None:
         """Puts a lost actor's parts back into the queue."""
-        self._pool.drop(member)
+        self._pool.lose(member)
         self._running = {
             r: task for r, task in self._running.items() if task.member is not member
         }

@@ -120,6 +120,10 @@ def num_bytes(value: Any) -> int:
 def _freeze_sequence(value: Any, element: tff.Type) -> Sequence:
     if isinstance(value, list):  # TFF also accepts these.
         return Sequence(None, [_parts(example, element) for example in value])
+    if value.cardinality() == tf.data.INFINITE_CARDINALITY:
+        raise ValueError(
+            "An endless data set cannot be sent to a cluster: `take` some."
+        )
     columns = tensors.columns(value)
     if columns is None:
         return Sequence(None, [_parts(e, element) for e in value.as_numpy_iterator()])

@@ -124,7 +124,7 @@ def variable_device(dtype: tf.DType, device: str) -> str:
 
 def _share_memory(gpus: Sequence[tf.config.PhysicalDevice], parts: int) -> None:
     """Cuts GPUs into logical devices, or lets the memory of whole ones grow."""
-    free = _free_memory_mib() if gpus and parts > 1 else None
+    free = _free_memory_mib(len(gpus)) if gpus and parts > 1 else None
     if free is None:
         let_memory_grow(gpus)
         return
@@ -138,8 +138,10 @@ def _share_memory(gpus: Sequence[tf.config.PhysicalDevice], parts: int) -> None:
             tf.config.set_logical_device_configuration(gpu, devices)
 
 
-def _free_memory_mib() -> float | None:
-    """Returns the free memory of the process's fullest GPU; None if unknown.
+def _free_memory_mib(num_gpus: int) -> float | None:
+    """Returns the free memory of the fullest of the process's first GPUs.
+
+    None if unknown.
 
     TensorFlow reports it only for GPUs that it already uses.
     """
@@ -150,7 +152,7 @@ def _free_memory_mib() -> float | None:
         output = subprocess.run(
             command, capture_output=True, text=True, check=True, timeout=30
         ).stdout
-        return min(map(float, output.split()))
+        return min(map(float, output.split()[:num_gpus]))
     except (OSError, subprocess.SubprocessError, ValueError) as error:
         logging.warning(
             "nvidia-smi does not report the memory of the GPUs (%s): the clients of "

@@ -148,7 +148,7 @@ class _Select:
     TFF's runtime calls the select function once per key. Here TensorFlow maps it over
     all keys of a client at once, so that selecting rows costs the same as gathering
     them from a copy of the whole. A function with state, branches or loops, or rows
-    of several shapes, is called once per key here as well.
+    of unknown shape, is called once per key here as well.
     """
 
     def __init__(self, type_signature: tff.FunctionType):
@@ -165,7 +165,11 @@ class _Select:
         max_key = int(max_key)
         for k, client_keys in enumerate(keys):
             _check_keys(client_keys.numpy(), max_key, k)
-        can_map = getattr(select_fn, "is_closed", False) and _is_static(self._row_type)
+        can_map = (
+            getattr(select_fn, "is_closed", False)
+            and _is_static(self._row_type)
+            and all(map(tf.is_tensor, values.flatten(server_value)))
+        )
         if can_map and self._select_fn is not select_fn:
             self._select_fn = select_fn
             self._rows_fn = self._trace_rows(select_fn, server_value)
@@ -290,12 +294,15 @@ def _sequence_sum(type_signature: tff.FunctionType) -> Intrinsic:
 def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
     element_type = type_signature.parameter[1].element
     result_type = type_signature.result.element
+    structure = values.element_structure(element_type)
 
     def mapped(argument, device):
         function, sequence = argument
 
         def of_element(*element):
-            element = element[0] if len(element) == 1 else element
+            # tf.data gives the parts of a tuple as arguments.
+            if not isinstance(structure, tuple):
+                (element,) = element
             result = function(values.unpack_element(element, element_type), TRACING)
             return values.pack_element(result, result_type)
 

@@ -173,6 +173,8 @@ class NativeContext(tff.framework.SyncContext):
                 wrote.
             TypeError, ValueError: If the argument does not fit the computation.
         """
+        if not self.close.alive:
+            raise WorkerError("The context is closed.")
         for attempts_left in reversed(range(_MAX_ATTEMPTS)):
             future = asyncio.run_coroutine_threadsafe(
                 self._context.invoke(comp, arg), self._loop
