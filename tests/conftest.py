@@ -15,6 +15,8 @@ from tests.experiments import program_server
 # As the programs have it where clients train: a run in this process and one in another
 # have the same bytes.
 os.environ.setdefault("TF_NUM_INTRAOP_THREADS", "1")
+# As in run.sh: TensorFlow logs three "errors" at every start.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
 def pytest_addoption(parser):

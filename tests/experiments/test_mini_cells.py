@@ -30,7 +30,7 @@ def test_a_cell_of_each_paper(test_data, tmp_path, table, cells, data, rounds, h
         capture_output=True,
         text=True,
         stdin=subprocess.DEVNULL,
-        timeout=waiting.LIMIT,
+        timeout=6 * waiting.LIMIT,
     )
     assert outcome.returncode == 0, outcome.stderr
     assert heading in outcome.stdout

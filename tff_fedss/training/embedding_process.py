@@ -5,11 +5,13 @@ share data between processes locally using arrays and values."
 """
 
 import atexit
+import contextlib
 import ctypes
 import multiprocessing
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,7 +87,7 @@ class EmbeddingProcess:
     def clusters(self) -> np.ndarray:
         """int32[N], the newest clusters of the training examples."""
         self._ensure_clusters()
-        with self._shared.lock:
+        with self._locked():
             return self._shared.state[MagnetEmbedding.CLUSTERS].array.copy()
 
     def advance(self, num_steps: int) -> float:
@@ -96,7 +98,7 @@ class EmbeddingProcess:
         """
         del num_steps
         self._ensure_clusters()
-        with self._shared.lock:
+        with self._locked():
             progress = self._shared.progress.array.copy()
         steps, loss_sum = progress - self._seen
         self._seen = progress
@@ -105,7 +107,7 @@ class EmbeddingProcess:
     @property
     def state(self) -> list[np.ndarray]:
         """A recent `MagnetEmbedding.state`."""
-        with self._shared.lock:
+        with self._locked():
             return [shared.array.copy() for shared in self._shared.state]
 
     def set_state(self, state: list[np.ndarray]) -> None:
@@ -147,9 +149,22 @@ class EmbeddingProcess:
         has_clusters = self._shared.has_clusters
         while not has_clusters.wait(_POLL_SECONDS) and self._process.is_alive():
             pass
+        self._check_alive()
+
+    def _check_alive(self) -> None:
         if not self._process.is_alive():
-            code = self._process.exitcode
-            raise RunStoppedError(f"the embedding's process has ended with {code=}")
+            code = f"exit code {self._process.exitcode}"
+            raise RunStoppedError(f"the embedding's process has ended: {code}")
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Holds the lock; a process that has died may never have released it."""
+        while not self._shared.lock.acquire(timeout=_POLL_SECONDS):
+            self._check_alive()
+        try:
+            yield
+        finally:
+            self._shared.lock.release()
 
 
 def _copy_state(state: list[np.ndarray], shared: _Shared) -> None:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from experiments.common import plots
+from tests import waiting
 from tests.experiments import run_folders
 
 DRAW = """
@@ -25,7 +26,7 @@ def test_drawn_again_the_files_are_the_same(tmp_path):
         subprocess.run(
             [sys.executable, "-P", "-c", DRAW, str(tmp_path / f"{name}.png")],
             check=True,
-            timeout=120,
+            timeout=waiting.LIMIT,
         )
         run_folders.check_figure(tmp_path / f"{name}.png")
     for kind in ("png", "pdf"):

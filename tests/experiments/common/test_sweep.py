@@ -99,8 +99,7 @@ def test_a_killed_table_leaves_runs_that_resume(run, tmp_path, number):
         assert len(children) >= 2  # The run and TFF's worker.
         os.kill(process.pid, number)
         process.wait(timeout=waiting.LIMIT)
-    _, alive = psutil.wait_procs(children, timeout=waiting.LIMIT)
-    assert not alive
+    waiting.wait_until(lambda: not any(map(waiting.is_alive, children)))
     assert list(folder.glob("round_*.npz"))
     listed = run("toy/long", tmp_path, "--cells=long", "--list").output
     assert len(listed.splitlines()) == 1
