@@ -14,15 +14,15 @@ The results folder gets the page of a table, tuning.md with tuning.csv and tunin
 metric, for `train --flagfile`. A run that diverges is a result, and stops no other.
 """
 
+import contextlib
 import dataclasses
 import math
-import pathlib
 import sys
 
 from experiments.common import cells, config, jobs, page, program, report
 from experiments.common import results as results_lib
 from experiments.fedss import methods, run_config, train
-from tff_fedss import files, tasks
+from tff_fedss import files, tasks, training
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import run_files
 
@@ -75,9 +75,11 @@ class Config(train.Config):
 
 def main(config: Config) -> None:
     """Runs the missing runs, and writes the results of the search."""
-    folder = pathlib.Path(config.results_dir)
     table = _table(config)
-    _check_flags(folder, config)
+    flags = {k: v for k, v in config.deciding().items() if k not in _GRID}
+    with contextlib.closing(training.ResultsFolder(config.results_dir, flags)) as own:
+        own.open()
+    folder = own.path
     grid = [
         jobs.Job(
             f"{name} seed {config.seed}",
@@ -108,27 +110,6 @@ def main(config: Config) -> None:
     _, flags = _best(table, runs)
     files.write_text(folder / "tuned.flags", run_files.as_flagfile(flags))
     print(f"Written to {folder}/")
-
-
-def _check_flags(folder: pathlib.Path, config: Config) -> None:
-    """Records the flags of a search, apart from its grid, or compares them.
-
-    Raises InvalidInputError if the folder is of a search with other flags.
-    """
-    flags = {k: v for k, v in config.deciding().items() if k not in _GRID}
-    path = folder / "search.flags"
-    if not path.exists():
-        files.make_folder(folder, f"results_dir={folder}")
-        files.write_text(path, run_files.as_flagfile(flags))
-        return
-    theirs = run_files.read_flags(path)
-    for name in sorted({*flags, *theirs}):
-        ours, before = flags.get(name, "(unset)"), theirs.get(name, "(unset)")
-        if ours != before:
-            raise InvalidInputError(
-                f"--{name}={ours}, but the runs in results_dir={folder} have {before}: "
-                "give another --results_dir."
-            )
 
 
 def _table(config: Config) -> cells.Table:

@@ -101,7 +101,7 @@ def test_runs_of_another_search_are_not_taken(run_tune, made_up, tmp_path):
     flags = (*SMALL, f"--results_dir={tmp_path}", "--client_learning_rates=0.1")
     assert run_tune("--method=neg_only", *flags)[0] == 0
     code, _, errors = run_tune(*flags)
-    assert code == 2 and "--method=fedss, but the runs in " in errors
+    assert code == 2 and "--method=neg_only there, --method=fedss here" in errors
     # More rates are more of the same search.
     more = (*flags[:-1], "--client_learning_rates=0.1,0.3")
     assert run_tune("--method=neg_only", *more)[0] == 0
