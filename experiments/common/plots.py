@@ -11,7 +11,7 @@ import io
 import itertools
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -140,7 +140,8 @@ def panel(
 ) -> Panel:
     """Makes a panel of a column y of metrics.csv, times a scale, by a column x.
 
-    A series without y is left out; a row without x is at 0.
+    y is averaged over seeds, at the points common to all; a series without such a point
+    is left out. A row without x is at 0.
     """
     curves = []
     for one in series:
@@ -149,24 +150,13 @@ def panel(
             for rows in one.seeds
             if rows
         ]
-        curve = mean_curve(points, one.label, one.style, scale)
-        if curve is not None:
-            paper = () if one.paper is None else ((curve.x[-1], one.paper),)
-            curves.append(curve._replace(paper=paper))
+        if common := sorted(set.intersection(*map(set, points))) if points else []:
+            values = scale * np.array([[own[k] for k in common] for own in points])
+            at, mean, std = np.array(common), values.mean(0), std_of(values)
+            paper = () if one.paper is None else ((common[-1], one.paper),)
+            curve = Curve(one.label, at, mean, one.style, std, len(points), paper)
+            curves.append(curve)
     return Panel(curves, xlabel, ylabel, **options)
-
-
-def mean_curve(
-    seeds: Sequence[Mapping[float, float]], label: str, look: Style, scale: float = 1.0
-) -> Curve | None:
-    """Averages y by x over seeds, at the points common to all, if any."""
-    common = sorted(set.intersection(*map(set, seeds))) if seeds else []
-    if not common:
-        return None
-    values = scale * np.array([[points[x] for x in common] for points in seeds])
-    return Curve(
-        label, np.array(common), values.mean(0), look, std_of(values), len(seeds)
-    )
 
 
 def std_of(values: np.ndarray) -> np.ndarray:
@@ -260,11 +250,8 @@ def draw_panel(axes: "Axes", panel: Panel) -> None:
             **curve.style._asdict(),
         )
         if curve.std is not None and np.any(curve.std):
-            y, std, color = (
-                np.asarray(curve.y),
-                np.asarray(curve.std),
-                curve.style.color,
-            )
+            y, std = np.asarray(curve.y), np.asarray(curve.std)
+            color = curve.style.color
             if panel.has_bars:
                 axes.errorbar(curve.x, y, std, fmt="none", ecolor=color, capsize=3)
             else:

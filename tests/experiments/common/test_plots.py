@@ -40,9 +40,10 @@ def test_a_figure_that_fails_is_not_written(tmp_path):
         axes.plot([1, 2])
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
-    nothing = plots.mean_curve([{}, {1: 2.0}], "a", plots.style(0))
-    assert nothing is None
-    assert not plots.write_curves(path, [plots.Panel([], "x", "y")])
+    apart = plots.Series("a", plots.style(0), [[{"x": 1}], [{"x": 1, "y": 2.0}]])
+    panel = plots.panel([apart], "x", "y", "x", "y")
+    assert panel == plots.Panel([], "x", "y")
+    assert not plots.write_curves(path, [panel])
     assert not list(tmp_path.iterdir())
 
 
