@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from experiments.common import plots, table
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import metrics, models, tasks, training
-from tff_fedss.training import run_files
 
 # The columns of the table: title and format in the terminal. Those of the classifier
 # are per client and round.
@@ -75,17 +75,8 @@ def as_csv(outcomes: Sequence[Mapping[str, Any]], metric: str) -> str:
 
     The task's metric is in the name of `percent`: `top1_percent`.
     """
-    columns = {
-        f"{metric}_percent" if name == "percent" else name: name
-        for name in _columns(outcomes)
-    }
-    return run_files.as_csv(
-        list(columns),
-        [
-            {title: found.get(name) for title, name in columns.items()}
-            for found in outcomes
-        ],
-    )
+    rows = pd.DataFrame(outcomes, columns=_columns(outcomes), dtype=object)
+    return rows.rename(columns={"percent": f"{metric}_percent"}).to_csv(index=False)
 
 
 def as_text(
