@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
 from typing import Annotated, Literal
 
 import tensorflow as tf
@@ -105,28 +104,8 @@ class Step:
         return self.factor ** tf.cast(round_num // self.every, tf.float32)
 
 
-_SCHEDULES = {"cosine": Cosine, "step": Step}
+SCHEDULES = {"cosine": Cosine, "step": Step}
 SCHEDULE_WORDS = {
     "constant": Word(),
-    **{name: word(kind) for name, kind in _SCHEDULES.items()},
+    **{name: word(kind) for name, kind in SCHEDULES.items()},
 }
-
-
-def schedule(
-    chosen: tuple[str, dict], whose: str, rate: float, rounds: int
-) -> Callable[[tf.Tensor], tf.Tensor] | None:
-    """Returns the learning rate by round, counted from 0; None: it is constant.
-
-    Args:
-        chosen: The word of --schedule and its options.
-        whose: "clients" or "server".
-        rate: The rate that the schedule multiplies.
-        rounds: Number of rounds.
-    """
-    name, options = chosen
-    if name == "constant":
-        return None
-    own = _SCHEDULES[name](**options)
-    if own.of not in (whose, "both"):
-        return None
-    return lambda round_num: rate * own.share(round_num, rounds)

@@ -249,8 +249,14 @@ class RunConfig(privacy_config.PrivacyConfig, runtime_config.RuntimeConfig):
         return optimizers.SERVER[name](**options)
 
     def learning_rate_fn(self, whose: str, rate: float) -> Any:
-        """Returns a rate by round for "clients" or "server", see --schedule."""
-        return optimizers.schedule(self.chosen("schedule"), whose, rate, self.rounds)
+        """Returns a rate of "clients" or "server" by round, from 0; None: constant."""
+        name, options = self.chosen("schedule")
+        if name == "constant":
+            return None
+        schedule = optimizers.SCHEDULES[name](**options)
+        if schedule.of not in (whose, "both"):
+            return None
+        return lambda round_num: rate * schedule.share(round_num, self.rounds)
 
     def dataset_keywords(self) -> dict[str, Any]:
         """Returns the keywords to load the data set, see `tasks.DatasetSpec.open`.
