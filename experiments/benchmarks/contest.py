@@ -342,7 +342,7 @@ class _Check:
 
     def __init__(self, reference: str, nudged: str | None):
         self._reference_name, self._nudged_name = reference, nudged
-        self._bounds = WEIGHTS_TOLERANCE, LOSS_TOLERANCE
+        self._bounds = np.array([WEIGHTS_TOLERANCE, LOSS_TOLERANCE])
         self.reference: tuple[dict[str, np.ndarray], float] | None = None
 
     def __call__(self, result: Result, process: Process) -> None:
@@ -368,20 +368,14 @@ class _Check:
             _distance(expected, weights) / _distance(expected, initial),
             abs(loss - expected_loss) / abs(expected_loss),
         )
-        # Not `>`, and not max(): NaN is also wrong.
-        before = result.weights_difference, result.loss_difference
-        result.weights_difference, result.loss_difference = (
-            new if old is None or not new <= old else old
-            for old, new in zip(before, differences, strict=True)
-        )
+        # NaN is the largest of all, and also wrong.
+        before = result.weights_difference or 0.0, result.loss_difference or 0.0
+        largest = np.maximum(before, differences)
+        result.weights_difference, result.loss_difference = largest.tolist()
         if result.contender == self._nudged_name:
             # The largest so far: effects of rounding on a loss may cancel by chance.
-            floors = result.weights_difference, result.loss_difference
-            tolerances = WEIGHTS_TOLERANCE, LOSS_TOLERANCE
-            self._bounds = tuple(
-                max(t, _ROUNDINGS * d) for t, d in zip(tolerances, floors, strict=True)
-            )
-        if not all(d <= b for d, b in zip(differences, self._bounds, strict=True)):
+            self._bounds = np.fmax(self._bounds, _ROUNDINGS * largest)
+        if not np.all(differences <= self._bounds):
             result.status = "WRONG"
 
 
