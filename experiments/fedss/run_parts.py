@@ -10,9 +10,8 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import launch, memory_needs
-from experiments.fedss import methods as methods_lib
 from experiments.fedss import privacy_config
-from experiments.fedss.methods import METHODS
+from experiments.fedss.methods import METHODS, settings_of
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, metrics, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
@@ -160,10 +159,6 @@ def new_task(config: RunConfig, dataset: FederatedDataset) -> tasks.FederatedTas
     return tasks.KINDS[config.task](dataset, model_fn)
 
 
-def _own_settings(config: RunConfig, method: str) -> Any:
-    return methods_lib.settings_of(config.method_words, method)
-
-
 def build_run(
     config: RunConfig,
     method: str,
@@ -176,22 +171,20 @@ def build_run(
         InvalidInputError: If the flags do not suit the data.
     """
     if not METHODS[method].has_clients:
+        rate = config.learning_rate(method)
         return training.CentralizedRun(
             method,
             task,
             tf.keras.optimizers.SGD(
-                config.learning_rate(method),
-                global_clipnorm=config.gradient_clip_norm or None,
+                rate, global_clipnorm=config.gradient_clip_norm or None
             ),
             cohort_size=config.clients_per_round,
             batch_size=config.batch_size,
             seed=config.seed,
-            updates=_own_settings(config, method).updates,
+            updates=settings_of(config.method_words, method).updates,
             initial_norm=config.initial_norm,
             logit_scale=config.logit_scale,
-            learning_rate_fn=config.learning_rate_fn(
-                "clients", config.learning_rate(method)
-            ),
+            learning_rate_fn=config.learning_rate_fn("clients", rate),
         )
     protocol = privacy_config.protocol(config, method)
     process = _build_process(config, method, task, protocol)
@@ -218,8 +211,12 @@ def _build_process(
 ) -> tff.learning.templates.LearningProcess:
     builder = privacy_config.class_set_builder(config, method, task.dataset)
     draws = METHODS[method].draws_negatives and builder is None
+    rate = config.learning_rate(method)
+    optimizer = algorithms.over_one_vector(tff.learning.optimizers.build_sgdm(rate))
+    if config.gradient_clip_norm:
+        optimizer = algorithms.clip_gradients(optimizer, config.gradient_clip_norm)
     return METHODS[method].build(
-        _own_settings(config, method),
+        settings_of(config.method_words, method),
         task.feature_extractor_fn,
         task.dataset.num_classes,
         algorithms.ClassSets(
@@ -231,13 +228,11 @@ def _build_process(
             with_positives=True,
         ),
         algorithms.ClientTraining(
-            _client_optimizer(config, config.learning_rate(method)),
+            optimizer,
             config.batch_size,
             logit_scale=config.logit_scale,
             use_xla=bool(config.xla),
-            learning_rate_fn=config.learning_rate_fn(
-                "clients", config.learning_rate(method)
-            ),
+            learning_rate_fn=config.learning_rate_fn("clients", rate),
         ),
         algorithms.ServerUpdate(
             config.server.build(),
@@ -249,14 +244,3 @@ def _build_process(
         seed=config.seed,
         initial_norm=config.initial_norm,
     )
-
-
-def _client_optimizer(
-    config: RunConfig, learning_rate: float
-) -> tff.learning.optimizers.Optimizer:
-    optimizer = algorithms.over_one_vector(
-        tff.learning.optimizers.build_sgdm(learning_rate)
-    )
-    if not config.gradient_clip_norm:
-        return optimizer
-    return algorithms.clip_gradients(optimizer, config.gradient_clip_norm)
