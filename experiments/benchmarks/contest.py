@@ -43,7 +43,6 @@ class Entry:
         module: A program for `python -m`.
         environment: Its virtual environment under `PEERS`, or None for ours.
         options: Its fixed options.
-        algorithms: The algorithms that it supports.
     """
 
     module: str
@@ -135,7 +134,6 @@ class Process:
         Args:
             options: Its options, and `checkout`: a folder with another version of this
                 project that has the contender.
-            log: The file of its output.
             timeout: Seconds that a reply may take.
         """
         self._log, self._timeout = log, timeout

@@ -55,7 +55,6 @@ def write(
     """Writes benchmark.csv, benchmark_rounds.csv, benchmark.md, .png and .pdf.
 
     Args:
-        output_dir: The output folder.
         results: Results of all workloads so far, workload by workload.
         machine: Where they were measured, see `this_machine`.
         check: The tolerances, in words.

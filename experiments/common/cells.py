@@ -87,7 +87,6 @@ class Table:
         program: The module that trains a cell.
         cells: Cells by name.
         results: The folder of its runs below `results/`. Tables may share one.
-        seeds: The seeds of each cell.
         kind: The kind of its runs, a `results.RunKind`.
         metrics: The numbers on its page; the first one compares cells.
         is_pivot: Whether the page has a row for each `Cell.row` and a column for each

@@ -87,7 +87,6 @@ def run(
         finish: Writes the weights; returns the result in a line.
         results: The columns whose last values are the result, if measured.
         unit: The word for a round, also in the flags.
-        examples: The word for examples.
         curves: The columns that curves.png shows besides the metric.
         inputs: Returns fingerprints of further inputs of the run.
         watch: Called with each round's metrics after they are written.

@@ -55,8 +55,6 @@ class Option:
         kind: Its type, of `_KINDS`.
         default: The default; None: unset; `NEEDED`: the option is required.
         choices: The allowed texts; empty: any.
-        low: The minimum.
-        high: The maximum.
     """
 
     help: str = ""
@@ -160,7 +158,6 @@ def parse(flag: str, text: str, words: Mapping[str, Word], where: str = "") -> C
     Args:
         flag: Its name, for messages.
         text: WORD or WORD:OPTION=VALUE,...
-        words: The allowed words.
         where: The owner of these words, if not the flag itself, for messages.
 
     Returns:

@@ -73,7 +73,6 @@ class Curve(NamedTuple):
         label: Its text in the legend; empty: none.
         x: [points].
         y: The values, or their mean over seeds, [points].
-        style: Its style.
         std: Their standard deviation over seeds, [points]; None: no band.
         num_seeds: Number of seeds; None without seeds.
         paper: The points that the paper prints, drawn as stars.
@@ -92,10 +91,8 @@ class Panel(NamedTuple):
     """Curves that share axes.
 
     Attributes:
-        curves: The curves.
         xlabel: The label of the x axis, with the unit.
         ylabel: The label of the y axis, with the unit.
-        title: The title above it.
         log: The logarithmic axes: "", "x", "y" or "xy".
         from_zero: Whether y begins at zero.
         chance: The y of random guesses, drawn as a dotted line; None: unknown.
@@ -117,7 +114,6 @@ class Series(NamedTuple):
 
     Attributes:
         label: Its text in the legend.
-        style: Its style.
         seeds: The rows of each run; runs without rows do not count.
         paper: The paper's last value in the unit of the axis; None: unknown.
     """

@@ -53,7 +53,6 @@ def write_table(
 
     Args:
         name: The name of the table, and its scale.
-        table: The table.
         results_dir: Holds CELL/seedK/ or their archive; or the archive.
         num_seeds: The expected number of seeds of each cell.
         command: The command that writes it, argument by argument.

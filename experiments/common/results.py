@@ -63,7 +63,6 @@ class Run:
 
     Attributes:
         source: Its files.
-        kind: The kind of program.
         flags: The flags that decide the results, name to value.
         rows: The rows of metrics.csv, a mapping each, with parsed numbers, without
             missing values.

@@ -111,8 +111,6 @@ class TableRuns(NamedTuple):
 
     Attributes:
         key: Its name and scale.
-        folder: The folder of the runs.
-        num_seeds: The number of seeds of each cell.
         jobs: The runs: the first seed of every cell, then the second, and so on.
     """
 

@@ -58,7 +58,6 @@ def render(
     """Writes the page.
 
     Args:
-        title: The title.
         summary: The content, in a sentence.
         queries: The worst first.
         class_of: The name of the class of an image, by its row.

@@ -184,7 +184,6 @@ def settings_of(words: Sequence[str], name: str) -> Any:
 
     Args:
         words: The words of --method or --methods; methods not in them have defaults.
-        name: The method's.
     """
     if METHODS[name].settings is None:
         return None

@@ -203,7 +203,6 @@ def diagnosis(
 
     Args:
         config: Its flags, none unset.
-        run: The finished run.
         rows: Its rows, from round 0 on.
 
     Returns:

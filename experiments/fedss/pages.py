@@ -208,9 +208,7 @@ class _Drawing(NamedTuple):
     """The measured cells of a table.
 
     Attributes:
-        table: The table.
         runs: The runs of each cell that are drawn, by its name.
-        paper: The paper's numbers.
     """
 
     table: Table

@@ -199,7 +199,6 @@ def _build_run(stack: contextlib.ExitStack, config: Config) -> training.LeapRun:
 
     Args:
         stack: Ends the embedding's process, if it has one.
-        config: The flags.
     """
     optimizer = _optimizer(config)
     data = dataset_words.load_labelled(
@@ -252,10 +251,8 @@ def with_label_noise(
     """Makes training labels wrong, to test LEAP's claims: symmetric noise.
 
     Args:
-        data: The images.
         share: Share of the training images that get another label, in [0, 1): each of
             the n - 1 with the same probability. The labels of the test stay right.
-        seed: Seed of the choice.
     """
     generator = np.random.Generator(np.random.Philox(key=[seed, 2**32 + 1]))
     count = round(share * len(data.train_labels))

@@ -48,7 +48,6 @@ class Attack:
         """Records an attack and its controls, unless P_k is all classes or none.
 
         Args:
-            name: Name of the attack.
             x: See `outcomes`.
             scores: float[classes], of the attacked classes.
             truth: bool[classes], those of P_k.
@@ -115,10 +114,8 @@ class Attack:
         """Attacks a client by its update of rows.
 
         Args:
-            round_num: The round.
             asked: bool[n], its request.
             delta: float[n, d], what it sends back.
-            model: The model that it got.
             truth: bool[n], P_k.
             num_negatives: Number of classes that it asked for besides P_k.
             size_is_known: Whether the size of the request reveals |P_k|.
@@ -215,11 +212,9 @@ class Aggregate(Attack):
     """The attacks on the sums of rounds.
 
     Attributes:
-        sums: The sums so far.
         lone_shares: The share of its rows that are nobody else's, for each request.
 
     Args:
-        seed: Seed of the controls.
         positives: bool[clients, n], P_k of all clients, the truth.
         num_decoys: Number of classes that a client asks for besides its own.
         drops_rows: Whether rows with few contributors may be missing from a sum, so

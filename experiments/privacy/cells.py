@@ -41,7 +41,6 @@ class View(NamedTuple):
     """A row of the table: the server's view of a training.
 
     Attributes:
-        title: Title of the row.
         training: One of `trainings`.
         requests: One of `--requests`.
         aggregation: One of `--aggregation`.

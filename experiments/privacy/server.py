@@ -57,7 +57,6 @@ class Server:
     """A training, and the attacks between its rounds.
 
     Attributes:
-        run: The training.
         inputs: The fingerprints of its inputs, by name.
         attacks: Attacks by name.
         updates: The updates of single clients, of the current model.

@@ -275,9 +275,7 @@ def maclaurin(
     Args:
         h: float32[pairs, d].
         c: float32[pairs, d].
-        tau: As in the equation.
         num_features: D.
-        seed: Seed of the features.
 
     Returns:
         float64[pairs].
@@ -308,7 +306,6 @@ def maclaurin_variance(
     the modified Bessel function I0.
 
     Args:
-        tau: As in the equation.
         cosines: float64[pairs], c.
         num_features: D.
 
