@@ -79,9 +79,8 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
 
 def _plain_table(table: Any) -> Any:
     """Returns a table with what `sweep.find` reads of it."""
-    kind = types.SimpleNamespace(
-        length=table.kind.length, has_warm_starts=table.kind.has_warm_starts
-    )
+    read = ("paper", "length", "has_warm_starts")
+    kind = types.SimpleNamespace(**{name: getattr(table.kind, name) for name in read})
     return dataclasses.replace(table, kind=kind, notes=(), draw=None)
 
 

@@ -84,7 +84,6 @@ class Table:
 
     Attributes:
         title: A description in a line.
-        program: The module that trains a cell.
         cells: Cells by name.
         results: The folder of its runs below `results/`. Tables may share one.
         kind: The kind of its runs, a `results.RunKind`.
@@ -104,7 +103,6 @@ class Table:
     """
 
     title: str
-    program: str
     cells: Mapping[str, Cell]
     results: str
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -131,7 +129,6 @@ class Table:
 
 def table(
     title: str,
-    program: str,
     cells: list[Cell],
     results: str,
     seeds: tuple[int, ...] = (0, 1, 2),
@@ -139,7 +136,7 @@ def table(
 ) -> Table:
     """Makes a table from a list of cells and the contents of its page."""
     by_name = {cell.name: cell for cell in cells}
-    return Table(title, program, by_name, results, seeds, **page)
+    return Table(title, by_name, results, seeds, **page)
 
 
 def tables_of(paper: str) -> Mapping[tuple[str, str], Table]:

@@ -174,7 +174,7 @@ def frame(table: Table, runs: page_lib.Runs) -> pd.DataFrame:
 
 def _paper_values(table: Table, number: str) -> pd.DataFrame:
     """Returns the rows of paper.csv of a table; values are texts, as printed there."""
-    path = resources.files(table.program.rpartition(".")[0]) / "paper.csv"
+    path = resources.files(f"experiments.{table.kind.paper}") / "paper.csv"
     columns = ["table", "cell", "metric", "value", "std", "source"]
     if not path.is_file():
         return pd.DataFrame(columns=columns)
@@ -354,7 +354,9 @@ def _commands(cells: page_lib.Runs) -> str:
                 num_unknown += 1
                 continue
             own = [_without_names(part, name, run.seed) for part in command[1:]]
-            patterns[_as_shell(["./run.sh", run.kind.program, *own])] = None
+            patterns[
+                _as_shell(["./run.sh", run.kind.command or run.kind.paper, *own])
+            ] = None
     texts = [f"`{pattern}`" for pattern in patterns]
     if num_unknown:
         texts.append(f"{num_unknown} unknown")

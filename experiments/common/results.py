@@ -38,7 +38,7 @@ class RunKind:
     """The common properties of one program's runs.
 
     Attributes:
-        program: Its name in `./run.sh`.
+        paper: The folder of experiments/ with the program, train.py.
         run_name: Returns the name of a run in its files, from its flags.
         length: The flag of the number of rounds.
         cell_flags: Flags in which the cells of a table differ.
@@ -46,15 +46,17 @@ class RunKind:
             so that only runs of the same seed have the same data.
         starts_by_seed: Whether each seed has its own pretrained model.
         has_warm_starts: Whether the runs of a table share a --warm_start_cache.
+        command: The program's name in `./run.sh`; None: the paper's.
     """
 
-    program: str
+    paper: str
     run_name: Callable[[Flags], str]
     length: str = "rounds"
     cell_flags: frozenset[str] = frozenset()
     has_own_data: Callable[[Flags], bool] = lambda flags: False
     starts_by_seed: bool = False
     has_warm_starts: bool = False
+    command: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -185,7 +187,7 @@ def read_run(source: sources.RunFolder | pathlib.Path, kind: RunKind) -> Run:
         if not flags.get(flag, "").isdecimal():
             raise InvalidInputError(
                 f"{where}: --{flag}={flags.get(flag, '(unset)')} is no whole number; "
-                f"expected a run of ./run.sh {kind.program}."
+                f"expected a run of ./run.sh {kind.command or kind.paper}."
             )
     if sources.seed_of(source.path) not in (None, int(flags["seed"])):
         raise InvalidInputError(

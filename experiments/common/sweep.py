@@ -231,7 +231,7 @@ def _jobs(
             found.append(
                 jobs.Job(
                     f"{cell.name} seed {seed}",
-                    table.program,
+                    f"experiments.{table.kind.paper}.train",
                     [
                         f"--cell={'/'.join(key)}/{cell.name}",
                         *cells_lib.as_arguments(own),

@@ -14,7 +14,6 @@ from experiments.common.cells import Cell, Table, table
 from experiments.fedss import cell_rows, pages
 from experiments.fedss.methods import METHODS
 
-_PROGRAM = "experiments.fedss.train"
 # A.2: what all data sets share.
 _COMMON = dict(batch_size=32, embedding_dim=64)
 # 4.2 and A.2: photographs at 224 pixels, from ImageNet-1k.
@@ -110,7 +109,7 @@ def _table(
     title: str, cells: list[Cell], results: str, seeds: tuple[int, ...] = (0, 1, 2)
 ) -> Table:
     """A table that the paper has not."""
-    return table(title, _PROGRAM, cells, results, seeds, **pages.of_search(cells))
+    return table(title, cells, results, seeds, **pages.of_search(cells))
 
 
 def _rates(
@@ -132,7 +131,7 @@ def _paper_table(
     page: Callable[[Sequence[Cell]], dict[str, Any]] = pages.of_paper,
 ) -> Table:
     """A table of the paper, with the figures that are drawn of its runs."""
-    return table(title, _PROGRAM, cells, results, **page(cells))
+    return table(title, cells, results, **page(cells))
 
 
 TABLES = {

@@ -24,7 +24,8 @@ from experiments.fedss.methods import METHODS
 from tff_fedss import metrics, models, tasks
 
 KIND = RunKind(
-    program="train",
+    paper="fedss",
+    command="train",
     run_name=lambda flags: methods.name_of(flags["method"]),
     has_warm_starts=True,
     cell_flags=frozenset(

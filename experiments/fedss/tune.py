@@ -34,7 +34,9 @@ _GRID = frozenset({"client_learning_rates", "num_negatives_grid"})
 # A run of the search has the data set's rounds, divided by this.
 _SHORTER = 4
 _DIVERGED = "has diverged in round"
-_KIND = results_lib.RunKind("train", lambda flags: methods.name_of(flags["method"]))
+_KIND = results_lib.RunKind(
+    "fedss", lambda flags: methods.name_of(flags["method"]), command="train"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +85,7 @@ def main(config: Config) -> None:
     grid = [
         jobs.Job(
             f"{name} seed {config.seed}",
-            table.program,
+            "experiments.fedss.train",
             cells.as_arguments(cell.settings),
             folder / name / f"seed{config.seed}",
         )
@@ -155,7 +157,6 @@ def _table(config: Config) -> cells.Table:
             )
     return cells.table(
         "Search on validation clients",
-        "experiments.fedss.train",
         grid,
         "tuned",
         seeds=(config.seed,),

@@ -139,9 +139,8 @@ def t_sne(representations: np.ndarray) -> np.ndarray:
 
 # --- The cells ----------------------------------------------------------------------
 
-_PROGRAM = "experiments.leap.train"
 _KIND = results_lib.RunKind(
-    program="leap",
+    paper="leap",
     run_name=lambda flags: flags["method"],
     cell_flags=frozenset({"method"}),
     # The seed decides which labels are wrong.
@@ -272,14 +271,11 @@ def _cells(
 
 TABLES = {
     ("1", "paper"): table(
-        "LEAP, Table 1", _PROGRAM, _cells(_PAPER), "leap", (0, 1, 2, 3, 4), **_PAGE
+        "LEAP, Table 1", _cells(_PAPER), "leap", (0, 1, 2, 3, 4), **_PAGE
     ),
-    ("1", "mini"): table(
-        "LEAP, Table 1, for 2 cores", _PROGRAM, _cells(_MINI), "leap", **_PAGE
-    ),
+    ("1", "mini"): table("LEAP, Table 1, for 2 cores", _cells(_MINI), "leap", **_PAGE),
     ("noise", "mini"): table(
         "LEAP with wrong labels, for 2 cores",
-        _PROGRAM,
         _cells(_NOISE, tuple(_TITLES)),
         "leap_noise",
         (0, 1, 2, 3, 4),

@@ -90,13 +90,12 @@ def _plot(measured: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
 
 # --- The cells ----------------------------------------------------------------------
 
-_PROGRAM = "experiments.moco.train"
 _ACCURACY = Metric(
     tasks.Contrastive.metric, "linear top-1 %", ".2f", difference_digits=2
 )
 _PAGE = dict(
     kind=results_lib.RunKind(
-        program="moco",
+        paper="moco",
         run_name=lambda flags: "moco",
         length="epochs",
         cell_flags=frozenset({"loss", "gamma", "clusters", "pretrained"}),
@@ -152,7 +151,6 @@ def _table(scale: str, number: int, experiment: str) -> Table:
         )
     return table(
         f"Focal contrastive learning, Table {number}, --scale={scale}",
-        _PROGRAM,
         cells,
         _RESULTS[scale],
         metrics=(_ACCURACY,),
@@ -199,7 +197,6 @@ def _fair_table(
         ]
     return table(
         title,
-        _PROGRAM,
         cells,
         folder,
         metrics=(

@@ -17,15 +17,13 @@ were available.
 from experiments.common import results as results_lib
 from experiments.common.cells import Cell, Metric, table
 
-_PROGRAM = "experiments.partial_fc.train"
-
 
 def _name(sampling: str, sample_rate: float) -> str:
     return "full" if sample_rate == 1 else f"{sampling}_{sample_rate:g}"
 
 
 _KIND = results_lib.RunKind(
-    program="partial_fc",
+    paper="partial_fc",
     run_name=lambda flags: _name(flags["sampling"], float(flags["sample_rate"])),
     cell_flags=frozenset({"sampling", "sample_rate"}),
     has_own_data=lambda flags: flags.get("dataset") == "generated",
@@ -94,21 +92,18 @@ def _omniglot_cell(sampling: str, sample_rate: float, learning_rate: float) -> C
 TABLES = {
     ("omniglot", "mini"): table(
         "All 1,623 characters of Omniglot",
-        _PROGRAM,
         [_omniglot_cell(*key, _OMNIGLOT["learning_rate"]) for key in _OWN_RATES],
         "partial_fc/omniglot",
         **_PAGE,
     ),
     ("own_rates", "mini"): table(
         "All 1,623 characters of Omniglot, each r with its own learning rate",
-        _PROGRAM,
         [_omniglot_cell(*key, rate) for key, rate in _OWN_RATES.items()],
         "partial_fc/own_rates",
         **_PAGE,
     ),
     ("rates", "mini"): table(
         "The learning rate by r, on drawers of Omniglot that are not the test's",
-        _PROGRAM,
         [
             Cell(
                 f"{sampling}_{sample_rate:g}_{rate:g}",
@@ -132,7 +127,6 @@ TABLES = {
     ),
     ("ten_million", "mini"): table(
         "Ten million generated identities, d = 64",
-        _PROGRAM,
         [
             Cell(
                 "pprn_0.1",
@@ -155,7 +149,6 @@ TABLES = {
     ),
     ("faces", "paper"): table(
         "Aligned faces in a folder for each identity, network and rate ours",
-        _PROGRAM,
         [
             Cell(
                 "pprn_0.1",

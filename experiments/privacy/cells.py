@@ -290,7 +290,6 @@ def trainings(m: int) -> dict[str, dict]:
 TABLES = {
     ("defences", "mini"): table(
         "Defences: what they leave to attack, and what they cost",
-        "experiments.privacy.train",
         [
             Cell(
                 f"m{m}_{name}",
@@ -304,8 +303,9 @@ TABLES = {
         ],
         "privacy_defences",
         kind=RunKind(
-            "privacy/train",
+            "privacy",
             run_name=lambda flags: "fedss",
+            command="privacy/train",
             has_warm_starts=True,
             cell_flags=frozenset(
                 ("num_negatives", "negatives", "requests", "aggregation", "dp")

@@ -19,9 +19,8 @@ from typing import Any
 from experiments.common import results as results_lib
 from experiments.common.cells import Cell, Metric, Table, table
 
-_PROGRAM = "experiments.rf_softmax.train"
 _KIND = results_lib.RunKind(
-    program="rf_softmax",
+    paper="rf_softmax",
     run_name=lambda run_flags: run_flags["sampler"],
     cell_flags=frozenset({"sampler", "nu", "num_frequencies", "alpha", "leaf_size"}),
 )
@@ -80,9 +79,7 @@ def _samplers(
         "rff": {} if num_frequencies is None else dict(num_frequencies=num_frequencies)
     }
     cells = [Cell(s, {**common, "sampler": s, **own.get(s, {})}, s) for s in samplers]
-    return table(
-        title, _PROGRAM, cells, f"rf_softmax/{name}", seeds, **_page(common["task"])
-    )
+    return table(title, cells, f"rf_softmax/{name}", seeds, **_page(common["task"]))
 
 
 def _page(task: str) -> dict[str, Any]:
@@ -108,7 +105,7 @@ def _design(
         )
         for nu, num_frequencies in points
     ]
-    return table(title, _PROGRAM, cells, f"rf_softmax/{name}", **_page("ptb"))
+    return table(title, cells, f"rf_softmax/{name}", **_page("ptb"))
 
 
 _PTB_MINI = dict(

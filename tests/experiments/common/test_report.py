@@ -21,7 +21,7 @@ from experiments.common import results
 from experiments.common.cells import Cell, Metric, table
 
 KIND = results.RunKind(
-    program="partial_fc",
+    paper="toy",
     run_name=lambda flags: "toy",
     cell_flags=frozenset({"sample_rate", "sampling"}),
 )
@@ -52,10 +52,9 @@ PAGE = dict(
     no_column="none",
     has_late=True,
 )
-PROGRAM = "experiments.toy.cells"
 TABLES = {
-    ("1", "mini"): table("Toy", PROGRAM, CELLS, "toy", is_pivot=True, **PAGE),
-    ("flat", "mini"): table("Flat", PROGRAM, CELLS, "toy", **PAGE),
+    ("1", "mini"): table("Toy", CELLS, "toy", is_pivot=True, **PAGE),
+    ("flat", "mini"): table("Flat", CELLS, "toy", **PAGE),
 }
 '''
 PAPER = """table,cell,metric,value,std,source

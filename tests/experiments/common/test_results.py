@@ -10,7 +10,7 @@ from tests.experiments import run_folders
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 KIND = results.RunKind(
-    program="partial_fc",
+    paper="partial_fc",
     run_name=lambda flags: f"{flags['sampling']}_{flags['sample_rate']}",
     cell_flags=frozenset({"sampling", "sample_rate"}),
     has_own_data=lambda flags: flags.get("dataset") == "generated",

@@ -3,7 +3,6 @@
 from experiments.common import results as results_lib
 from experiments.common.cells import Cell, Metric, table
 
-_PROGRAM = "experiments.toy.train"
 _PAGE = dict(
     kind=results_lib.RunKind("toy", lambda flags: flags["method"]),
     metrics=(Metric("top1", "top-1 %"),),
@@ -24,7 +23,6 @@ def _cell(name, **own):
 TABLES = {
     ("1", "mini"): table(
         "Two cells",
-        _PROGRAM,
         [
             _cell("glyphs_fedss_m5", method="fedss", num_negatives=5, rounds=3),
             # More than there are classes.
@@ -36,7 +34,6 @@ TABLES = {
     ),
     ("long", "mini"): table(
         "A long run, and one of 40 rounds",
-        _PROGRAM,
         [
             _cell("long", num_negatives=5, rounds=100_000, runtime="native"),
             _cell("forty", num_negatives=5, rounds=40),
