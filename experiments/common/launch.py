@@ -144,8 +144,5 @@ def _plot(
     titles |= {column: column.replace("_", " ") for column in curves}
     plots.write_curves(
         folder.path / "curves.png",
-        [
-            plots.panel(series, "steps", column, "steps", title)
-            for column, title in titles.items()
-        ],
+        [plots.panel(series, "steps", *shown) for shown in titles.items()],
     )

@@ -251,7 +251,7 @@ def _by_curve(table: Table, cell: Cell, runs: Runs) -> dict[str, str]:
     def curve(own: Cell) -> plots.Curve | None:
         done = [run.rows for run in runs[own.name] if run.is_done]
         series = plots.Series("", plots.REFERENCE, done)
-        found = plots.panel([series], table.x, metric.name, "", "", scale=metric.scale)
+        found = plots.panel([series], table.x, metric.name, "", scale=metric.scale)
         return found.curves[0] if found.curves else None
 
     row = {f"best {metric.title}": "", f"passes {table.reference}'s last after": ""}

@@ -128,16 +128,16 @@ def panel(
     series: Iterable[Series],
     x: str,
     y: str,
-    xlabel: str,
     ylabel: str,
     *,
+    xlabel: str | None = None,
     scale: float = 1.0,
     **options,
 ) -> Panel:
     """Makes a panel of a column y of metrics.csv, times a scale, by a column x.
 
     y is averaged over seeds, at the points common to all; a series without such a point
-    is left out. A row without x is at 0.
+    is left out. A row without x is at 0. The label of x is by default its column.
     """
     curves = []
     for one in series:
@@ -152,7 +152,7 @@ def panel(
             paper = () if one.paper is None else ((common[-1], one.paper),)
             curve = Curve(one.label, at, mean, one.style, std, len(points), paper)
             curves.append(curve)
-    return Panel(curves, xlabel, ylabel, **options)
+    return Panel(curves, x if xlabel is None else xlabel, ylabel, **options)
 
 
 def std_of(values: np.ndarray) -> np.ndarray:

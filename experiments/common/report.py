@@ -225,7 +225,6 @@ def draw_curves(
             series(metric.name),
             table.x,
             metric.name,
-            table.x,
             metric.title + " (%)" * (metric.scale == 100 and "%" not in metric.title),
             scale=metric.scale,
         )

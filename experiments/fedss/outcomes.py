@@ -122,24 +122,10 @@ def plot(
         for method in methods
     ]
     title = f"{task.metric_title} on held-out images (%)"
-    plots.write_curves(
-        path,
-        [
-            plots.panel(
-                series,
-                "round",
-                task.metric,
-                "round",
-                title,
-                scale=100,
-                from_zero=True,
-                chance=100 * task.chance,
-            ),
-            plots.panel(
-                series, "round", "loss", "round", "training loss (each method's own)"
-            ),
-        ],
-    )
+    options = {"scale": 100, "from_zero": True, "chance": 100 * task.chance}
+    measured = plots.panel(series, "round", task.metric, title, **options)
+    loss = plots.panel(series, "round", "loss", "training loss (each method's own)")
+    plots.write_curves(path, [measured, loss])
 
 
 def summary(

@@ -242,19 +242,11 @@ class _Drawing(NamedTuple):
         return f"{self.table.metrics[0].title} on held-out images (%)"
 
     def by_round(self, series: Sequence[plots.Series], title: str) -> plots.Panel:
-        metric, n = self.table.metrics[0], _num_classes(self.runs)
+        metric, n = self.table.metrics[0].name, _num_classes(self.runs)
+        has_chance = n and metric == tasks.Classification.metric
+        options = {"title": title, "chance": 100 / n if has_chance else None}
         return plots.panel(
-            series,
-            "round",
-            metric.name,
-            "round",
-            self.ylabel,
-            scale=100,
-            title=title,
-            from_zero=True,
-            chance=100 / n
-            if n and metric.name == tasks.Classification.metric
-            else None,
+            series, "round", metric, self.ylabel, scale=100, from_zero=True, **options
         )
 
     def by_number(

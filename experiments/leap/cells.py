@@ -99,8 +99,8 @@ def plot_embedding(
         [every_round],
         "steps",
         "embedding_loss",
-        "mini-batches of the student",
         "Magnet loss, mean of a round",
+        xlabel="mini-batches of the student",
     )
     with plots.figure(path, 1, 2, figsize=(8, 3.6)) as (_, (left, right)):
         plots.draw_panel(left, loss)

@@ -41,7 +41,7 @@ def test_a_figure_that_fails_is_not_written(tmp_path):
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
     apart = plots.Series("a", plots.style(0), [[{"x": 1}], [{"x": 1, "y": 2.0}]])
-    panel = plots.panel([apart], "x", "y", "x", "y")
+    panel = plots.panel([apart], "x", "y", "y")
     assert panel == plots.Panel([], "x", "y")
     assert not plots.write_curves(path, [panel])
     assert not list(tmp_path.iterdir())
