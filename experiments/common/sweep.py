@@ -228,19 +228,16 @@ def _jobs(
             # A cell without rounds measures only its start.
             if config.rounds and cell.settings.get(length) != 0:
                 own[length] = config.rounds
-            found.append(
-                jobs.Job(
-                    f"{cell.name} seed {seed}",
-                    f"experiments.{table.kind.paper}.train",
-                    [
-                        f"--cell={'/'.join(key)}/{cell.name}",
-                        *cells_lib.as_arguments(own),
-                    ],
-                    folder / cell.name / f"seed{seed}",
-                    cell.start and folder / cell.start / f"seed{seed}",
-                )
+            of_cell = f"--cell={'/'.join(key)}/{cell.name}"
+            job = jobs.Job(
+                f"{cell.name} seed {seed}",
+                f"experiments.{table.kind.paper}.train",
+                [of_cell, *cells_lib.as_arguments(own)],
+                folder / cell.name / f"seed{seed}",
+                cell.start and folder / cell.start / f"seed{seed}",
             )
-            _check_length(found[-1], length, own.get(length, cell.settings.get(length)))
+            _check_length(job, length, own.get(length, cell.settings.get(length)))
+            found.append(job)
     return found
 
 

@@ -88,15 +88,10 @@ def _measure(num_classes: int, repeats: int) -> list[dict]:
     built, rows = [], []
     for name, frequencies in _SETTINGS:
         start = time.perf_counter()
-        sampler = samplers.SAMPLERS[name](
-            samplers.SamplerOptions(
-                num_classes,
-                _DIM,
-                _LOGIT_SCALE,
-                nu=_NU,
-                num_frequencies=frequencies or 1,
-            )
+        options = samplers.SamplerOptions(
+            num_classes, _DIM, _LOGIT_SCALE, nu=_NU, num_frequencies=frequencies or 1
         )
+        sampler = samplers.SAMPLERS[name](options)
         sampler.rebuild(embeddings)
         built.append(sampler)
         rows.append(
