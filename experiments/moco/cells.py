@@ -93,18 +93,16 @@ def _plot(measured: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
 _ACCURACY = Metric(
     tasks.Contrastive.metric, "linear top-1 %", ".2f", difference_digits=2
 )
-_PAGE = dict(
-    kind=results_lib.RunKind(
-        paper="moco",
-        run_name=lambda flags: "moco",
-        length="epochs",
-        cell_flags=frozenset({"loss", "gamma", "clusters", "pretrained"}),
-        starts_by_seed=True,
-    )
+_KIND = results_lib.RunKind(
+    paper="moco",
+    run_name=lambda flags: "moco",
+    length="epochs",
+    cell_flags=frozenset({"loss", "gamma", "clusters", "pretrained"}),
+    starts_by_seed=True,
 )
 _SCALES: dict[str, dict[str, Any]] = {
     # A small network on 10,000 images of CIFAR-10, for one core.
-    "mini": dict(dataset="cifar10", num_train=10000, backbone="small_cnn"),
+    "mini": dict(dataset="cifar10", num_train=10000, backbone="small_cnn", epochs=30),
     # MoCo v2's settings; 1,250 epochs, as in the paper.
     "paper": dict(
         dataset="imagenette",
@@ -116,9 +114,9 @@ _SCALES: dict[str, dict[str, Any]] = {
         temperature=0.2,
         key_momentum=0.999,
         queue_size=65536,
+        epochs=1250,
     ),
 }
-_EPOCHS = {"mini": 30, "paper": 1250}
 _RESULTS = {"mini": "moco", "paper": "moco_paper"}
 _EXPERIMENTS = {
     "a": ("from scratch", "plain"),
@@ -131,10 +129,9 @@ _GAMMAS = (0, 0.5, 1, 2)
 
 def _cell(scale: str, experiment: str, gamma: float) -> Cell:
     title, loss = _EXPERIMENTS[experiment]
-    own = dict(epochs=_EPOCHS[scale], loss=loss, gamma=gamma)
     return Cell(
         f"{experiment}_gamma{gamma:g}",
-        {**_SCALES[scale], **own},
+        dict(_SCALES[scale], loss=loss, gamma=gamma),
         f"Experiment {experiment.upper()}, {title}, gamma = {gamma:g}",
         None if experiment == "a" else _FIRST,
         paper=f"{experiment}_gamma{gamma:g}",
@@ -153,9 +150,9 @@ def _table(scale: str, number: int, experiment: str) -> Table:
         f"Focal contrastive learning, Table {number}, --scale={scale}",
         cells,
         _RESULTS[scale],
+        kind=_KIND,
         metrics=(_ACCURACY,),
         draw=draw,
-        **_PAGE,
     )
 
 
@@ -209,7 +206,7 @@ def _fair_table(
             "Of the last epoch: which share of the queue was in a query's cluster, and "
             "which share of these keys was of its class.",
         ),
-        **_PAGE,
+        kind=_KIND,
     )
 
 
