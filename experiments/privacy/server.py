@@ -187,11 +187,7 @@ class Server:
         # Before the first round there is no earlier model.
         before, now, after = [self._models[0], *self._models][-3:]
         w_delta, kernel_delta = (
-            aggregate.undo_momentum(
-                *three,
-                learning_rate=self._config.server.learning_rate,
-                momentum=self._config.server.momentum,
-            )
+            aggregate.undo_momentum(*three, **vars(self._config.server))
             for three in (
                 (before.classifier, now.classifier, after.classifier),
                 (before.kernel, now.kernel, after.kernel),
