@@ -109,19 +109,13 @@ def find(
     share = is_right.sum(1) / most[asked]
     nearest_wrong = np.where(is_right, np.inf, distances).min(1)
     order = np.lexsort((asked, nearest_wrong, share))
-    return [
-        page.Query(
-            int(asked[k]),
-            [
-                page.Neighbour(int(row), float(distance), bool(right))
-                for row, distance, right in zip(
-                    nearest[k], distances[k], is_right[k], strict=True
-                )
-            ],
-            int(most[asked[k]]),
-        )
-        for k in order
-    ]
+
+    def query(k: int) -> page.Query:
+        columns = (values[k].tolist() for values in (nearest, distances, is_right))
+        found = [page.Neighbour(*one) for one in zip(*columns, strict=True)]
+        return page.Query(int(asked[k]), found, int(most[asked[k]]))
+
+    return [query(k) for k in order]
 
 
 if __name__ == "__main__":
