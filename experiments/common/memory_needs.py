@@ -16,12 +16,8 @@ _FLOAT = 4
 def matrix(title: str, num_rows: int, num_columns: int, copies: int = 1) -> dict:
     """Counts copies of float32[rows, columns], such as W and its momentum."""
     times = f"{copies} x " if copies > 1 else ""
-    return {
-        f"{title} ({times}{num_rows:,} x {num_columns:,} numbers)": _FLOAT
-        * copies
-        * num_rows
-        * num_columns
-    }
+    purpose = f"{title} ({times}{num_rows:,} x {num_columns:,} numbers)"
+    return {purpose: _FLOAT * copies * num_rows * num_columns}
 
 
 def images(count: int, size: int, channels: int = 1) -> dict:
@@ -38,11 +34,9 @@ def network(
     state. The model is built without values.
     """
     size = models.model_size(model_fn)
+    count = f"{copies} x {size.parameters // _FLOAT:,} numbers"
+    layers = f"the layers of {title} for {batch_size:,} examples"
     return {
-        f"the weights of {title} ({copies} x {size.parameters // _FLOAT:,} numbers)": (
-            copies * size.parameters
-        ),
-        f"the layers of {title} for {batch_size:,} examples": (
-            batch_size * size.activations
-        ),
+        f"the weights of {title} ({count})": copies * size.parameters,
+        layers: batch_size * size.activations,
     }
