@@ -73,10 +73,12 @@ def main(config: Config) -> None:
             f"expected at most {_MOST_DEVIATION:g}."
         )
     size = run.image_input.image_size
+    written = (p for p in (output, *output.rglob("*")) if p.is_file())
+    num_bytes = sum(path.stat().st_size for path in written)
     print(
         f"{output}: {run.facts['model']} of {run.facts['method']}, "
         f"{run.phi.count_params():,} parameters, {size}x{size} pixels to "
-        f"{run.phi.output_shape[-1]} numbers; {_bytes(output):,} bytes; largest "
+        f"{run.phi.output_shape[-1]} numbers; {num_bytes:,} bytes; largest "
         f"deviation from the run's vectors {deviation:.1e}"
     )
     _write_card(output, _card(run, output.name, config.format))
@@ -226,10 +228,6 @@ def _interval(run: FinishedRun) -> str:
         f"{run.num_test_images:,} test images (95 %; another seed may differ by "
         "more).\n\n"
     )
-
-
-def _bytes(top: pathlib.Path) -> int:
-    return sum(p.stat().st_size for p in (top, *top.rglob("*")) if p.is_file())
 
 
 if __name__ == "__main__":

@@ -84,7 +84,8 @@ class _Setting(NamedTuple):
 
 def main(config: Config) -> None:
     """Measures and writes."""
-    settings = {"random directions": _Setting(_random_directions(2 * _PAIRS))}
+    directions = _unit(_generator(3).standard_normal((2 * _PAIRS, _TABLE_DIM)))
+    settings = {"random directions": _Setting(directions)}
     if config.images:
         digits = _digits(config.images, 2 * _PAIRS)
         settings["MNIST at 16 x 16"] = _Setting(_unit(digits))
@@ -320,10 +321,6 @@ def maclaurin_variance(
 def _unit(vectors: np.ndarray) -> np.ndarray:
     norms = np.linalg.norm(vectors, axis=1, keepdims=True)
     return (vectors / norms).astype(np.float32)
-
-
-def _random_directions(count: int) -> np.ndarray:
-    return _unit(_generator(3).standard_normal((count, _TABLE_DIM)))
 
 
 def _digits(path: str, count: int) -> np.ndarray:
