@@ -129,6 +129,17 @@ def one_layer(monkeypatch):
     monkeypatch.setitem(models.FEATURE_EXTRACTORS, "small_cnn", build)
 
 
+@pytest.fixture
+def run_program(capsys):
+    """Runs a program in this process: module, flags -> an `Outcome`."""
+
+    def run(module, *flags, **options):
+        code = program_server.run_here(module, *flags, **options)
+        return program_server.Outcome(code, *capsys.readouterr())
+
+    return run
+
+
 @pytest.fixture(scope="session")
 def server():
     """A process that runs any program, one after the other."""

@@ -3,14 +3,13 @@
 import csv
 import dataclasses
 import pathlib
-import signal
 
 import numpy as np
 from PIL import Image
 
 from data import prepare_landmarks
-from experiments.common import program
 from tests.datasets.images import own_images
+from tests.experiments import program_server
 
 _ROWS = 5  # An image spells its number in stripes: black 0, white 1.
 _STRIPE = 12  # pixels
@@ -91,20 +90,8 @@ def make(folder: pathlib.Path, num_classes: int = 7) -> Miniature:
 
 def prepare(miniature: Miniature, output_dir: pathlib.Path, *flags: str) -> int:
     """Runs `data.prepare_landmarks` in this process and returns its exit code."""
-    return run_prepare(*preparation_flags(miniature, output_dir), *flags)
-
-
-def run_prepare(*arguments: str, module=prepare_landmarks) -> int:
-    """Runs a program of data/ in this process and returns its exit code."""
-    handler = signal.getsignal(signal.SIGTERM)
-    name = module.__name__.rpartition(".")[2]
-    try:
-        program.run(module.main, module.Config(), [name, *arguments])
-    except SystemExit as end:
-        return end.code or 0
-    finally:
-        signal.signal(signal.SIGTERM, handler)
-    raise AssertionError("program.run always ends with SystemExit")
+    flags = (*preparation_flags(miniature, output_dir), *flags)
+    return program_server.run_here(prepare_landmarks, *flags)
 
 
 def preparation_flags(

@@ -267,18 +267,22 @@ def _lambda():
     return tf.keras.layers.Lambda(lambda x: (open(trace, "w").close(), x)[1])
 
 
-def _description(change):
-    """A .keras file whose description is changed."""
+def _in_keras(*members):
+    """Other members of a .keras file, or functions that change its description."""
 
     def write(path):
         _saved(path)
         with zipfile.ZipFile(path) as archive:
-            contents = {name: archive.read(name) for name in archive.namelist()}
-        config = json.loads(contents["config.json"])
-        change(config["config"])
-        contents["config.json"] = json.dumps(config).encode()
-        members = [Member(name, content) for name, content in contents.items()]
-        hostile_archives.write_zip(path, members)
+            kept = {
+                name: Member(name, archive.read(name)) for name in archive.namelist()
+            }
+        for member in members:
+            if callable(member):
+                config = json.loads(kept["config.json"].content)
+                member(config["config"])
+                member = Member("config.json", json.dumps(config).encode())
+            kept[member.name] = member
+        hostile_archives.write_zip(path, [*kept.values()])
 
     return write
 
@@ -306,20 +310,6 @@ def _imports_a_module(config):
         "module": "foreign",
         "registered_name": "x",
     }
-
-
-def _in_keras(*members):
-    """Other members of a .keras file."""
-
-    def write(path):
-        _saved(path)
-        with zipfile.ZipFile(path) as archive:
-            contents = {name: archive.read(name) for name in archive.namelist()}
-        contents |= {member.name: None for member in members}
-        kept = [Member(n, c) for n, c in contents.items() if c is not None]
-        hostile_archives.write_zip(path, [*kept, *members])
-
-    return write
 
 
 def _hdf5(change):
@@ -376,8 +366,8 @@ def _initializes(path):
 # For each: the file's name, what writes it, and whether it is refused.
 MODELS = {
     "a Lambda": ("x.keras", lambda path: _saved(path, _lambda()), True),
-    "a function that writes": ("x.keras", _description(_writes_a_file), True),
-    "a module": ("x.keras", _description(_imports_a_module), True),
+    "a function that writes": ("x.keras", _in_keras(_writes_a_file), True),
+    "a module": ("x.keras", _in_keras(_imports_a_module), True),
     "a bomb": ("x.keras", _in_keras(Member("assets/x", zeros=LARGE)), True),
     "weights of zeros": (
         "x.keras",

@@ -6,9 +6,7 @@ a few lines of textbook.
 
 import numpy as np
 
-
-def unit(vectors):
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+from tests.arrays import unit
 
 
 def target_logits(cosines, kind, scale, size):

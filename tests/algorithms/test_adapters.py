@@ -29,20 +29,9 @@ WEIGHTS = [np.float32(w) for w in (3, 1, 2)]
 
 def sparse_and_dense(client):
     phi, keys, rows = client
-    rows, w = np.array(rows, np.float32), np.zeros(DENSE_SPEC.shape, np.float32)
-    np.add.at(w, keys, rows)
-    return (np.array(phi, np.float32),), (
-        aggregation.SparseRows(np.array(keys, np.int32), rows),
-        w,
-    )
-
-
-def dense_of(w):
-    if not isinstance(w, aggregation.SparseRows):
-        return w
-    result = np.zeros(DENSE_SPEC.shape, np.float32)
-    np.add.at(result, w.keys, w.rows)
-    return result
+    rows = aggregation.SparseRows(np.array(keys, np.int32), np.array(rows, np.float32))
+    dense = np.float32(toy.dense_of(rows))
+    return (np.array(phi, np.float32),), (rows, dense)
 
 
 def rounds(factory, w_type, is_joint, num_rounds=3):
@@ -62,9 +51,9 @@ def rounds(factory, w_type, is_joint, num_rounds=3):
         output = process.next(state, values, WEIGHTS)
         state, result = output.state, output.result
         if is_joint:
-            result = np.concatenate([result.phi[0], dense_of(result.w).ravel()])
+            result = np.concatenate([result.phi[0], toy.dense_of(result.w).ravel()])
         else:
-            result = dense_of(result).ravel()
+            result = toy.dense_of(result).ravel()
         results.append((result, dict(aggregation.flat_scalars(output.measurements))))
     return results
 

@@ -1,23 +1,13 @@
+import functools
 import itertools
 
 import numpy as np
 import pytest
 
 from tests.algorithms import toy
-from tff_fedss import algorithms
 
 WEIGHT, MARGIN = 0.02, 1.2
-
-
-def build(**kwargs):
-    return algorithms.build_fedaws(
-        toy.dense_features,
-        toy.NUM_CLASSES,
-        algorithms.ClassSets(toy.MAX_POSITIVES),
-        toy.TRAINING,
-        spreadout_margin=MARGIN,
-        **kwargs,
-    )
+build = functools.partial(toy.build_fedaws, spreadout_margin=MARGIN)
 
 
 @pytest.fixture(scope="module")
@@ -53,5 +43,4 @@ def test_all_neighbors_are_all_pairs(process):
     cohort = toy.to_tff(toy.make_cohort())
     a, _ = process.next(process.initialize(), cohort)
     b, _ = nearest.next(nearest.initialize(), cohort)
-    for ours, theirs in zip(toy.weights_of(a), toy.weights_of(b)):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-7)
+    toy.assert_close(a, b)

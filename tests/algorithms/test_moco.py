@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.arrays import assert_close, assert_same, unit
 from tff_fedss import algorithms, losses, models
 
 SIZE, DIM, QUEUE, BATCH, T, M = 4, 5, 10, 4, 0.3, 0.8
@@ -60,8 +61,8 @@ def views(step, count=BATCH):
     return rng.integers(0, 256, size=shape, dtype=np.uint8)
 
 
-def unit(rows):
-    return rows / np.linalg.norm(rows, axis=-1, keepdims=True)
+def weights_of(moco):
+    return [*moco.encoder.get_weights(), *moco.key_encoder.get_weights()]
 
 
 def embed(weights, images):
@@ -80,20 +81,17 @@ def encoded(moco, query_views, key_views):
 
 
 def clustered_losses(form, gamma, queries, keys, queue, same):
-    """Eq. 5 and 6: the losses of examples with `same`, their clusters in the queue."""
+    """Eq. 1, 5 and 6: the losses of examples; `same`, their clusters in the queue."""
     a = np.exp((queries * keys).sum(1) / T)
     e = np.exp(queries @ queue.T / T)
     top = a + (e * same).sum(1) * (form == "clustered")
-    p = top / (top + (e * ~same).sum(1))
+    p = top / (top + (e * np.logical_not(same)).sum(1))
     return -((1 - p) ** gamma) * np.log(p)
 
 
 def test_the_encoders_start_alike_and_the_queue_as_directions():
     moco = build()
-    for query, key in zip(
-        moco.encoder.get_weights(), moco.key_encoder.get_weights(), strict=True
-    ):
-        np.testing.assert_array_equal(query, key)
+    assert_same(moco.encoder.get_weights(), moco.key_encoder.get_weights())
     np.testing.assert_allclose(np.linalg.norm(moco.queue, axis=1), 1.0, rtol=1e-6)
     assert np.abs(np.mean(moco.queue @ tf.transpose(moco.queue))) < 0.3
 
@@ -112,26 +110,20 @@ def test_queue_momentum_and_loss_follow_a_numpy_twin_step_by_step(gamma):
         ]
         queries = embed(query_weights, query_views)
         keys = embed(key_weights, key_views)
-        positive = (queries * keys).sum(1) / T
-        negative = queries @ queue.T / T
-        p = np.exp(positive) / (np.exp(positive) + np.exp(negative).sum(1))
+        expected = clustered_losses("plain", gamma, queries, keys, queue, False)
 
         step_sums = moco.update(query_views, key_views)
 
-        np.testing.assert_allclose(
-            step_sums["loss"], (-((1 - p) ** gamma) * np.log(p)).sum(), rtol=1e-4
-        )
-        assert step_sums["accuracy"] == (positive > negative.max(1)).sum()
+        np.testing.assert_allclose(step_sums["loss"], expected.sum(), rtol=1e-4)
+        is_right = (queries * keys).sum(1) > (queries @ queue.T).max(1)
+        assert step_sums["accuracy"] == is_right.sum()
         assert set(step_sums) == {"loss", "accuracy", "num_examples"}
         for key in keys:
             queue[pointer] = key
             pointer = (pointer + 1) % QUEUE
         assert moco.pointer.numpy() == pointer
         np.testing.assert_allclose(moco.queue, queue, atol=1e-5)
-        for ours, theirs in zip(
-            moco.key_encoder.get_weights(), key_weights, strict=True
-        ):
-            np.testing.assert_allclose(ours, theirs, atol=1e-5)
+        assert_close(moco.key_encoder.get_weights(), key_weights, atol=1e-5)
 
 
 def test_shuffled_keys_come_back_in_order_and_had_other_company():
@@ -280,16 +272,14 @@ def build_like(moco, form, gamma):
 
 def test_measuring_moves_the_queue_and_no_weight():
     moco, trained = build(rate=0.0), build(rate=0.0)
-    before = [*moco.encoder.get_weights(), *moco.key_encoder.get_weights()]
+    before = weights_of(moco)
     measured = moco.measure(*views(0))
     loss = trained.update(*views(0))["loss"]
     np.testing.assert_allclose(measured["plain"].sum(), loss, rtol=1e-5)
     # m w + (1 - m) w is w up to rounding.
     np.testing.assert_allclose(moco.queue, trained.queue, atol=1e-6)
     assert moco.pointer.numpy() == BATCH
-    after = [*moco.encoder.get_weights(), *moco.key_encoder.get_weights()]
-    for a, b in zip(before, after, strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same(before, weights_of(moco))
 
 
 def with_batch_norm():
@@ -309,8 +299,7 @@ def test_it_resumes_from_a_state_bit_for_bit():
         model.fit_clusters(2)
     for step in range(3):
         assert moco.update(*views(step)) == again.update(*views(step))
-    for ours, theirs in zip(moco.state, again.state, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(moco.state, again.state)
 
 
 def test_another_training_starts_from_encoders_and_queue():
@@ -319,12 +308,7 @@ def test_another_training_starts_from_encoders_and_queue():
         moco.update(*views(step), np.arange(4 * step, 4 * step + 4, dtype=np.int32))
     other = build(backbone_fn=with_batch_norm)
     other.start_from(moco.arrays())
-    for ours, theirs in zip(
-        [*other.encoder.get_weights(), *other.key_encoder.get_weights()],
-        [*moco.encoder.get_weights(), *moco.key_encoder.get_weights()],
-        strict=True,
-    ):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(weights_of(other), weights_of(moco))
     np.testing.assert_array_equal(other.queue, np.roll(moco.queue, -2, 0))
     np.testing.assert_array_equal(other.queue_labels, np.arange(2, 12))
     assert other.pointer.numpy() == 0

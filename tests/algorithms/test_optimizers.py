@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.arrays import assert_close
 from tff_fedss import algorithms
 from tff_fedss.algorithms import optimizers
 from tff_fedss.models import layers
@@ -30,12 +31,8 @@ def test_it_is_tffs_sgdm(rate, momentum):
     for step in range(4):
         our_state, our_w = ours.next(our_state, our_w, gradients(step))
         their_state, their_w = theirs.next(their_state, their_w, gradients(step))
-        for a, b in zip(
-            tf.nest.flatten((our_state, our_w)),
-            tf.nest.flatten((their_state, their_w)),
-            strict=True,
-        ):
-            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+        found, expected = (our_state, our_w), (their_state, their_w)
+        assert_close(*map(tf.nest.flatten, (found, expected)), 1e-6, 1e-6)
     assert not np.allclose(our_w[1][2], W[2])
     np.testing.assert_array_equal(our_w[1][3], W[3])
 
@@ -202,5 +199,4 @@ def test_the_rate_multiplies_the_momentum():
 def test_with_a_constant_rate_it_is_keras_s():
     ours = steps_of(algorithms.SGDUnderRate(0.1, 0.9), GRADIENTS)
     theirs = steps_of(tf.keras.optimizers.SGD(0.1, 0.9), GRADIENTS)
-    for a, b in zip(tf.nest.flatten(ours), tf.nest.flatten(theirs), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-5)
+    assert_close(tf.nest.flatten(ours), tf.nest.flatten(theirs), 1e-5)

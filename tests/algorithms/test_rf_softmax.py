@@ -4,13 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.arrays import assert_same, rng, unit
 from tff_fedss import algorithms, models, samplers
 
 N, D, V, SCALE = 60, 8, 30, 5.0
-
-
-def rng(seed=0):
-    return np.random.Generator(np.random.Philox(seed))
 
 
 def rows(seed, num_rows=6):
@@ -42,10 +39,6 @@ def build(name, optimizer=None, num_negatives=12, num_frequencies=20, share=Fals
     )
 
 
-def unit(vectors):
-    return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
-
-
 # Other labels of six rows; NO_CLASS fills up.
 OTHERS = np.array(
     [[3, 7, -1], [-1, -1, -1], [0, -1, -1], [9, 10, 11], [59, 1, -1], [5, -1, -1]],
@@ -53,12 +46,16 @@ OTHERS = np.array(
 )
 
 
-def full_loss(algorithm, inputs, labels, others=None):
+def logits_of(algorithm, inputs):
+    """By the definition, in float64: [rows, n]."""
     encoder, w = map(np.float64, algorithm.weights.trainable)
     terms = inputs["values"][:, np.newaxis] * encoder[inputs["ids"]]
-    h = unit(terms.reshape(len(labels), 3, D).sum(1))
-    logits = SCALE * h @ unit(w).T
-    for row, own in zip(logits, OTHERS[:0] if others is None else others):
+    return SCALE * unit(terms.reshape(-1, 3, D).sum(1)) @ unit(w).T
+
+
+def full_loss(algorithm, inputs, labels, others=()):
+    logits = logits_of(algorithm, inputs)
+    for row, own in zip(logits, others):
         row[own[own >= 0]] = -np.inf
     return (
         np.log(np.exp(logits).sum(1)) - logits[np.arange(len(labels)), labels]
@@ -120,11 +117,8 @@ def test_the_proposal_is_measured_after_a_step(share):
     plain = algorithm.measure_proposal()
     algorithm.update(*masked_rows())
     masked = algorithm.measure_proposal()
-    encoder, w = map(np.float64, algorithm.weights.trainable)
     inputs, labels, _ = masked_rows()
-    terms = inputs["values"][:, np.newaxis] * encoder[inputs["ids"]]
-    h = unit(terms.reshape(len(labels), 3, D).sum(1))
-    e = np.exp(SCALE * h @ unit(w).T)
+    e = np.exp(logits_of(algorithm, inputs))
     q = e / e.sum(1, keepdims=True)
     is_target = labels[:, np.newaxis] == np.arange(N)
     if share:
@@ -171,8 +165,7 @@ def test_it_learns_and_resumes_from_a_state_bit_for_bit(name):
     again.set_state(state)
     for step in range(3):
         assert again.update(*rows(step)) == algorithm.update(*rows(step))
-    for ours, theirs in zip(again.state, algorithm.state, strict=True):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(again.state, algorithm.state)
 
 
 def test_an_lstm_carries_its_state_until_a_text_begins_again():

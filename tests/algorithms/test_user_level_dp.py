@@ -10,12 +10,14 @@ import tensorflow_federated as tff
 from scipy import stats
 
 from examples import fedss_numpy
+from tests import arrays
 from tests.algorithms import toy
 from tests.algorithms.toy import (
     BATCH_SIZE,
     ETA,
     NUM_CLASSES,
     build,
+    dense_of,
     make_cohort,
     same_bytes,
     to_tff,
@@ -73,20 +75,21 @@ def delta(phi, rows, is_sparse=True):
     )
 
 
+def rounds(process, clients, num_rounds, state=None):
+    """Yields the output of each of some rounds with the same deltas."""
+    state = process.initialize() if state is None else state
+    for _ in range(num_rounds):
+        output = process.next(state, clients)
+        state = output.state
+        yield output
+
+
 # Norms 13, 0.5 and 0.
 CLIENTS = [
     ((3, 4), {1: (12, 0)}),
     ((0, 0.3), {1: (0.4, 0), 7: (0, 0)}),
     ((0, 0), {0: (0, 0)}),
 ]
-
-
-def dense(w, num_classes=NUM_CLASSES):
-    if not isinstance(w, aggregation.SparseRows):
-        return w
-    result = np.zeros((num_classes, 2))
-    np.add.at(result, w.keys, w.rows)
-    return result
 
 
 @pytest.mark.parametrize("is_sparse", [True, False])
@@ -96,7 +99,7 @@ def test_phi_and_rows_are_clipped_as_one_vector(is_sparse):
     output = process.next(process.initialize(), clients)
     expected = np.zeros((NUM_CLASSES, 2))
     expected[1] = (12 / 13 + 0.4) / K, 0
-    np.testing.assert_allclose(dense(output.result.w), expected, rtol=1e-6)
+    np.testing.assert_allclose(dense_of(output.result.w), expected, rtol=1e-6)
     expected = [3 / 13 / K, (4 / 13 + 0.3) / K]
     np.testing.assert_allclose(output.result.phi[0], expected, rtol=1e-6)
     assert output.measurements["dp"]["clip"] == 1
@@ -119,13 +122,11 @@ def test_the_clip_follows_the_quantile():
     """Against the rule of Andrew et al. (2021), with norms 13, 0.5 and 0."""
     adaptive = user_level_dp.AdaptiveClip(quantile=0.8, learning_rate=0.5)
     process = process_of(adaptive_clip=adaptive, clip=0.4)
-    state, clip = process.initialize(), 0.4
-    for _ in range(6):
-        output = process.next(state, [delta(*client) for client in CLIENTS])
+    clip = 0.4
+    for output in rounds(process, [delta(*client) for client in CLIENTS], 6):
         assert output.measurements["dp"]["clip"] == pytest.approx(clip, rel=1e-5)
         below = np.mean(np.array([13, 0.5, 0]) <= clip)
         clip *= math.exp(-0.5 * (below - 0.8))
-        state = output.state
     assert clip > 0.5  # Both sides of a norm have been seen.
 
 
@@ -176,8 +177,7 @@ def test_three_rounds_without_noise_equal_the_numpy_twin(clip):
         clipped.append(metrics["dp/clipped_share"])
         assert metrics["dp/clip"] == np.float32(clip)
     theta, norms = clipped_rounds(clip, 3)
-    for ours, twins in zip(weights_of(state), theta, strict=True):
-        np.testing.assert_allclose(ours, twins, rtol=1e-4, atol=1e-6)
+    arrays.assert_close(weights_of(state), theta, 1e-4, 1e-6)
     assert np.mean(clipped) == pytest.approx(np.mean(np.array(norms) > clip))
     # Or the clip would have done nothing, or had nothing to leave alone.
     assert clip == 1e6 or min(norms) < clip < max(norms)
@@ -185,12 +185,10 @@ def test_three_rounds_without_noise_equal_the_numpy_twin(clip):
 
 def noise_of(process, num_rounds):
     """What rounds add to updates of zero: [rounds, numbers], phi's and all of W's."""
-    state, result = process.initialize(), []
-    for _ in range(num_rounds):
-        output = process.next(state, [delta((0, 0), {5: (0, 0)})])
-        state = output.state
-        result.append(np.concatenate([output.result.phi[0], output.result.w.ravel()]))
-    return np.array(result)
+    results = [
+        x.result for x in rounds(process, [delta((0, 0), {5: (0, 0)})], num_rounds)
+    ]
+    return np.array([np.concatenate([x.phi[0], x.w.ravel()]) for x in results])
 
 
 def test_independent_noise_is_on_all_numbers_and_new_in_each_round():
@@ -274,12 +272,9 @@ def test_the_covariance_of_a_tree_is_that_of_its_draws():
 
 def test_a_tree_keeps_its_clip_until_it_restarts():
     process = process_of(**ADAPTIVE_TREE)
-    state, clips, estimates = process.initialize(), [], []
-    for _ in range(7):
-        output = process.next(state, [delta(*client) for client in CLIENTS])
-        state = output.state
-        clips.append(float(output.measurements["dp"]["clip"]))
-        estimates.append(float(state.estimate))
+    outputs = list(rounds(process, [delta(*client) for client in CLIENTS], 7))
+    clips = [float(output.measurements["dp"]["clip"]) for output in outputs]
+    estimates = [float(output.state.estimate) for output in outputs]
     assert clips == [1.0] * 3 + [estimates[2]] * 3 + [estimates[5]]
     assert len(set(estimates)) == 7
 
@@ -288,19 +283,12 @@ def test_a_resumed_run_ends_in_the_same_bytes(tmp_path):
     """With all that has a state: an adaptive clip and a tree that restarts."""
     process = process_of(**ADAPTIVE_TREE)
     clients = [delta(*client) for client in CLIENTS]
-    state = process.initialize()
-    checkpoints = training.Checkpoints(tmp_path)
-    for r in range(5):
-        if r == 3:
-            checkpoints.save(state, r)
-        output = process.next(state, clients)
-        state = output.state
-    resumed, round_num = checkpoints.restore(process.initialize())
-    for _ in range(round_num, 5):
-        again = process.next(resumed, clients)
-        resumed = again.state
-    same_bytes(again.result, output.result)
-    same_bytes(resumed, state)
+    outputs = list(rounds(process, clients, 5))
+    training.Checkpoints(tmp_path).save(outputs[2].state, 3)
+    state, round_num = training.Checkpoints(tmp_path).restore(process.initialize())
+    *_, last = rounds(process, clients, 5 - round_num, state)
+    same_bytes(last.result, outputs[-1].result)
+    same_bytes(last.state, outputs[-1].state)
 
 
 def epsilon_at_least(scores_with, scores_without, delta_):
@@ -353,7 +341,7 @@ def canary_scores(num_rounds=1, sampling_rate=1.0, noise_multiplier=1.0):
         canaries = [delta((0, 0), {k: (100, 0)}) for k in comes]
         output = process.next(state, canaries)
         state = output.state
-        seen = K * dense(output.result.w, 2 * NUM_CANARIES)[:, 0]
+        seen = K * dense_of(output.result.w, 2 * NUM_CANARIES)[:, 0]
         scores += np.log1p(sampling_rate * np.expm1(seen - 0.5))
     return np.split(scores, 2)
 

@@ -9,9 +9,11 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from examples import fedss_numpy
-from tff_fedss import algorithms
+from tests import arrays
+from tff_fedss import algorithms, tasks
 from tff_fedss import class_sets as class_sets_lib
 from tff_fedss.algorithms import aggregation, client_update
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 NUM_CLASSES, MAX_POSITIVES, EMBEDDING_DIM, BATCH_SIZE = 13, 5, 3, 4
 IMAGE_SHAPE = (2, 2, 1)
@@ -72,11 +74,43 @@ def build(
     )
 
 
+def build_fedaws(**kwargs):
+    """Builds a FedAwS process."""
+    return algorithms.build_fedaws(
+        dense_features,
+        NUM_CLASSES,
+        algorithms.ClassSets(MAX_POSITIVES),
+        TRAINING,
+        **kwargs,
+    )
+
+
+@functools.cache
+def task():
+    """Classification of the cohort's images; the first client's are the test."""
+    clients = {
+        f"client{i}": (c["image"], c["label"]) for i, c in enumerate(make_cohort())
+    }
+    dataset = FederatedDataset.from_arrays(
+        clients, clients["client0"], num_classes=NUM_CLASSES
+    )
+    return tasks.Classification(dataset, dense_features)
+
+
 def rows_type(size, embedding_dim):
     """The TFF type of sparse rows."""
     keys = tff.TensorType(np.int32, [size])
     rows = tff.TensorType(np.float32, [size, embedding_dim])
     return tff.to_type(aggregation.SparseRows(keys, rows))
+
+
+def dense_of(rows, num_classes=NUM_CLASSES):
+    """Rows of W by key, or W itself, as a matrix."""
+    if not isinstance(rows, aggregation.SparseRows):
+        return rows
+    w = np.zeros((num_classes, np.shape(rows.rows)[1]))
+    np.add.at(w, rows.keys, rows.rows)
+    return w
 
 
 def make_client(rng, num_examples, classes, shift=0):
@@ -176,8 +210,7 @@ def rounds_like_the_twin(
         theta, velocity, (loss, accuracy) = fedss_numpy.one_round(
             method, theta, velocity, twins, eta=ETA, batch_size=BATCH_SIZE, **options
         )
-        for ours, twins_own in zip(weights_of(state), theta, strict=True):
-            np.testing.assert_allclose(ours, twins_own, rtol=1e-4, atol=1e-6)
+        arrays.assert_close(weights_of(state), theta, 1e-4, 1e-6)
         assert metrics["loss"] == pytest.approx(loss, rel=1e-4)
         assert metrics["accuracy"] == pytest.approx(accuracy)
         assert metrics["num_examples"] == sum(len(t["labels"]) for t in twins)
@@ -186,8 +219,7 @@ def rounds_like_the_twin(
 
 def assert_close(a, b, rtol=1e-5, atol=1e-7):
     """The weights of two states are almost the same."""
-    for ours, theirs in zip(weights_of(a), weights_of(b), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=atol)
+    arrays.assert_close(weights_of(a), weights_of(b), rtol, atol)
 
 
 def same_bytes(a, b):

@@ -45,9 +45,11 @@ def test_the_papers_clients(original_size, tmp_path, capsys):
     assert {row["image_id"]: row["class"] for row in written} == class_of
     assert len(written) == len(rows) == 59_551
     sizes = collections.Counter(row["user_id"] for row in written)
-    assert len(sizes) == 596
+    assert collections.Counter(sizes.values()) == {100: 595, 51: 1}
+    assert sizes[written[-1]["user_id"]] == 51
     pairs = {(row["user_id"], row["class"]) for row in written}
-    assert len(pairs) / 596 == pytest.approx(19.99, abs=0.35)
+    # A class is with a second client only where a cut goes through it.
+    assert 19 * 596 < len(pairs) <= 11_318 + 595
     assert f"mean {len(pairs) / 596:.2f}" in printed
 
     # The same bytes again, here without the program.

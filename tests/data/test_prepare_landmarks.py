@@ -1,6 +1,7 @@
 """From CSV files and jpgs to TFF's cache layout, in one go or after a kill."""
 
 import csv
+import functools
 import os
 import pathlib
 import subprocess
@@ -15,6 +16,7 @@ from tensorflow_federated.python.simulation.datasets import (
     vision_datasets_utils,
 )
 
+from data import prepare_landmarks
 from tests import landmarks_images
 from tests.datasets.images import own_images
 from tests.landmarks_images import preparation_flags
@@ -30,14 +32,10 @@ def miniature(tmp_path):
 
 
 @pytest.fixture
-def run(capsys, monkeypatch, tmp_path):
-    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+def run(run_program, monkeypatch, tmp_path):
+    """Runs the program in this process: flags -> an `Outcome`."""
     monkeypatch.chdir(tmp_path)
-
-    def run(*flags):
-        return (landmarks_images.run_prepare(*flags), *capsys.readouterr())
-
-    return run
+    return functools.partial(run_program, prepare_landmarks)
 
 
 @pytest.fixture
@@ -80,8 +78,8 @@ def _assert_complete(folder, miniature):
 
 
 def test_writes_the_cache_of_tff(prepare, miniature, folder):
-    code, out, err = prepare()
-    assert code == 0 and "12 images of 3 clients and 6 test images" in out
+    out, err = prepare().ok()
+    assert "12 images of 3 clients and 6 test images" in out
     _assert_complete(folder, miniature)
     names = {"train", "test.tfRecord", "federated_train.csv", "test.csv"}
     assert {path.name for path in folder.iterdir()} == names
@@ -93,7 +91,7 @@ def test_writes_the_cache_of_tff(prepare, miniature, folder):
 
 
 def test_files_are_those_that_tff_writes(prepare, miniature, folder, tmp_path):
-    assert prepare()[0] == 0
+    prepare().ok()
     gldv2._create_train_data_files(
         str(tmp_path / "tff"),
         str(miniature.image_dir),
@@ -137,14 +135,13 @@ def test_reads_the_original_archives(run, miniature, folder, tmp_path):
         shard = own_images.write(tmp_path / f"images_{number:03}.tar", images)
     split_dir, _, *others = preparation_flags(miniature, tmp_path / "out")
     flags = split_dir, f"--shard_dir={tmp_path}", *others
-    assert run(*flags)[0] == 0
+    run(*flags).ok()
     _assert_complete(folder, miniature)
     assert not list(folder.glob(".*"))
 
     with tarfile.open(shard) as tar:
         os.truncate(shard, tar.getmembers()[1].offset)  # Between two members.
-    code, _, err = run(*flags)
-    assert code == 2 and f"{shard} is unreadable or damaged" in err
+    run(*flags).refused(f"{shard} is unreadable or damaged")
 
 
 # The published split.
@@ -165,11 +162,11 @@ def _publish(monkeypatch, split, **known):
 
 def test_split_with_the_published_numbers(prepare, monkeypatch):
     _publish(monkeypatch, "160k")
-    code, _, err = prepare("--noallow_other_split")
-    assert code == 0 and "note" not in err
+    _, err = prepare("--noallow_other_split").ok()
+    assert "note" not in err
     _publish(monkeypatch, "160k", num_clients=4)
-    code, _, err = prepare("--noallow_other_split")
-    assert code == 2 and "3 clients, expected 4. If that is intended, give" in err
+    other = prepare("--noallow_other_split")
+    other.refused("3 clients, expected 4. If that is intended, give")
 
 
 # Images that are missing or damaged.
@@ -215,14 +212,14 @@ def test_missing_and_damaged_images_are_listed(prepare, miniature, damaged, fold
     # The same command again, once they are there.
     for path, content in damaged["removed"].items():
         path.write_bytes(content)
-    assert prepare()[0] == 0
+    prepare().ok()
     _assert_complete(folder, miniature)
     assert not (folder / "rejected.csv").exists()
 
 
 def test_allow_missing_leaves_them_out(prepare, miniature, damaged, folder):
-    code, out, err = prepare("--allow_missing")
-    assert code == 0 and "note: 3 of 18 images are missing or damaged" in err
+    out, err = prepare("--allow_missing").ok()
+    assert "note: 3 of 18 images are missing or damaged" in err
     assert "10 images of 3 clients and 5 test images" in out
     assert len(_rejected(folder)) == 3
     for owner, image_ids in (*miniature.clients.items(), ("test", miniature.test)):
@@ -230,12 +227,12 @@ def test_allow_missing_leaves_them_out(prepare, miniature, damaged, folder):
         left = [i for i in image_ids if i not in damaged.values()]
         assert _records(path)[0] == [miniature.numbers[i] for i in left]
     before = own_images.contents(folder)
-    assert prepare("--allow_missing")[0] == 0
+    prepare("--allow_missing").ok()
     assert own_images.contents(folder) == before
     # Images that have turned up since are taken in.
     for path, content in damaged["removed"].items():
         path.write_bytes(content)
-    assert prepare("--allow_missing")[0] == 0
+    prepare("--allow_missing").ok()
     _assert_complete(folder, miniature)
 
 
@@ -276,7 +273,7 @@ program.run(
 
 
 def test_kill_loses_nothing(prepare, miniature, folder, tmp_path):
-    assert prepare()[0] == 0
+    prepare().ok()
     expected = own_images.contents(folder)
 
     # A worker is held up when it reads this image, in the middle of a client, until
@@ -290,13 +287,13 @@ def test_kill_loses_nothing(prepare, miniature, folder, tmp_path):
         killed = other / "gld160k"
         others = [killed / name for name in ("train/7", "train/101", "test.tfRecord")]
         wait_until(lambda: all(path.exists() for path in others), process)
-        assert prepare(f"--output_dir={other}")[0] == 2, "locked"
+        assert prepare(f"--output_dir={other}").code == 2, "locked"
     finally:
         process.kill()
         process.wait()
     kept = {path: path.stat().st_ino for path in others}
     assert list((killed / "train").glob(".12.*")), "it was in the middle of a file"
 
-    assert prepare(f"--output_dir={other}")[0] == 0
+    prepare(f"--output_dir={other}").ok()
     assert own_images.contents(killed) == expected
     assert {path: path.stat().st_ino for path in kept} == kept, "not written again"

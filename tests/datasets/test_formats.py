@@ -6,6 +6,7 @@ import tensorflow as tf
 from PIL import Image
 
 from tests.datasets.images import own_images
+from tests.refusals import refused
 from tff_fedss.datasets import formats
 
 PIXELS = own_images.picture(0)
@@ -148,7 +149,6 @@ def test_damage_is_found_where_tensorflow_finds_it_and_nowhere_else():
     ],
 )
 def test_says_what_is_wrong(content, reason):
-    with pytest.raises(ValueError, match=reason) as raised:
+    with refused(reason, ValueError) as raised:
         formats.check(content)
-    assert "\n" not in str(raised.value)
     assert "object at 0x" not in str(raised.value)

@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests import imagenet21k_archive
-from tff_fedss import errors
+from tests.refusals import refused
 from tff_fedss.datasets import imagenet21k
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.imagenet21k import dataset as shards
@@ -147,9 +147,8 @@ def test_the_paper_s_clients_from_the_sizes_of_the_classes():
 
 
 def _error(data_dir, **arguments):
-    with pytest.raises(errors.InvalidInputError) as error:
+    with refused("") as error:
         _load(data_dir, **arguments)
-    assert "\n" not in str(error.value)
     return str(error.value)
 
 

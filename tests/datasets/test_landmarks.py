@@ -10,8 +10,8 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.simulation.datasets import gldv2
 
 from tests import landmarks_images
+from tests.refusals import refused
 from tff_fedss.datasets import landmarks
-from tff_fedss.errors import InvalidInputError
 
 SEED = np.array([1, 2], np.int32)
 
@@ -145,16 +145,14 @@ def test_mini_split(cache):
 
 
 def _error(data_dir, **arguments):
-    with pytest.raises(InvalidInputError) as error:
+    with refused("") as error:
         landmarks.load(data_dir, **{"image_size": 8, **arguments})
-    assert "\n" not in str(error.value)
     return str(error.value)
 
 
 def test_clients_that_are_not_prepared_yet(cache):
     (cache / "train" / "101").unlink()
-    message = "1 of 3 clients have no file ['101']"
-    assert message in _error(cache)
+    assert "1 of 3 clients have no file ['101']" in _error(cache)
 
 
 def test_wrong_folder(cache, miniature, tmp_path):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.datasets.images import own_images
+from tests.refusals import refused
 from tff_fedss import errors
 from tff_fedss.datasets import images, sources
 from tff_fedss.errors import RunStoppedError
@@ -110,13 +111,8 @@ def test_cut_off_anywhere(tmp_path, suffix):
         content = content[: len(content.rstrip(b"\0")) // 512 * 512 + 512]
     for length in [0, *np.linspace(1, len(content) - 1, 60).astype(int)]:
         path.write_bytes(content[:length])
-        with pytest.raises(errors.InvalidInputError) as error:
+        with refused(f"^--data_dir=x: files{suffix} is unreadable or damaged: "):
             _read(path)
-        message = str(error.value)
-        assert message.startswith(
-            f"--data_dir=x: files{suffix} is unreadable or damaged: "
-        )
-        assert "\n" not in message
 
 
 @pytest.mark.parametrize("at", [512, 1024 + 2048])
@@ -126,7 +122,7 @@ def test_tar_cut_off_between_two_members(tmp_path, at):
     path.write_bytes(path.read_bytes()[:at])
     with tarfile.open(path) as tar:
         assert tar.getnames()  # no complaint
-    with pytest.raises(errors.InvalidInputError, match=f"at byte {at:,}"):
+    with refused(f"at byte {at:,}"):
         _read(path)
 
 
@@ -146,7 +142,7 @@ def test_flipped_bit(tmp_path, name, at, flip, message):
     content = bytearray(path.read_bytes())
     content[len(content) // 3 if at == "third" else at] ^= flip
     path.write_bytes(content)
-    with pytest.raises(errors.InvalidInputError, match=message):
+    with refused(message):
         _read(path)
 
 
@@ -163,7 +159,7 @@ def test_a_damaged_name_in_a_zip_is_no_missing_image(tmp_path):
     assert _images(path)["images"] == 4
     head, directory = path.read_bytes().rsplit(b"b/1.png", 1)
     path.write_bytes(head + b"b/1.pnk" + directory)
-    with pytest.raises(errors.InvalidInputError, match=r"data\.zip .*differ"):
+    with refused(r"data\.zip .*differ"):
         _images(path)
 
 

@@ -1,11 +1,11 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
 from tff_fedss.datasets import splits
-from tff_fedss.datasets.federated.clients import (
-    InMemoryClientData,
-)
-from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
+from tff_fedss.datasets.federated.clients import InMemoryClientData
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 # Client k has the classes k, k + 1 and, three times, the class 6 + k: its own.
@@ -18,19 +18,10 @@ def make(**changes):
         labels = np.array([k, k + 1, 6 + k, 6 + k, 6 + k], np.int32)
         images = np.full((5, 2, 2, 1), k, np.uint8) + labels[:, None, None, None]
         clients[f"client_{k}"] = images.astype(np.uint8), labels
-    train = InMemoryClientData(clients)
-    return FederatedDataset(
-        **dict(
-            name="made up",
-            num_classes=CLASSES,
-            image_shape=(2, 2, 1),
-            train=train,
-            test=HeldOut.from_arrays(np.zeros([2, 2, 2, 1], np.uint8), np.arange(2)),
-            pooled=lambda: None,
-            note="by hand",
-        )
-        | changes
-    )
+    test = (np.zeros([2, 2, 2, 1], np.uint8), np.arange(2))
+    dataset = FederatedDataset.from_arrays(clients, test)
+    changes = {"pooled": lambda: None, "note": "by hand", **changes}
+    return dataclasses.replace(dataset, **changes)
 
 
 def examples_of(data):
@@ -39,6 +30,16 @@ def examples_of(data):
 
 def of_client(dataset, client_id):
     return examples_of(dataset.train.create_tf_dataset_for_client(client_id))
+
+
+def held_out_of(apart, dataset):
+    """The examples of the clients that one data set lacks."""
+    return [
+        example
+        for name in dataset.train.client_ids
+        if name not in apart.train.client_ids
+        for example in of_client(dataset, name)
+    ]
 
 
 def test_validation_clients_train_nothing_and_leave_the_test():
@@ -70,12 +71,7 @@ def test_their_known_classes_take_the_place_of_the_test():
     trained = {
         label for name in apart.train.client_ids for _, label in of_client(apart, name)
     }
-    theirs = [
-        example
-        for name in dataset.train.client_ids
-        if name not in apart.train.client_ids
-        for example in of_client(dataset, name)
-    ]
+    theirs = held_out_of(apart, dataset)
     expected = [example for example in theirs if example[1] in trained]
     # Of each of the two, the class that only it has is left out.
     assert 0 < len(expected) <= len(theirs) - 6
@@ -91,12 +87,7 @@ def test_their_known_classes_take_the_place_of_the_test():
 def test_retrieval_takes_all_of_their_images():
     dataset = make(test_is_unseen=True)
     apart = splits.hold_out_clients(dataset, 0.4, on_validation=True)
-    theirs = [
-        example
-        for name in dataset.train.client_ids
-        if name not in apart.train.client_ids
-        for example in of_client(dataset, name)
-    ]
+    theirs = held_out_of(apart, dataset)
     assert examples_of(apart.test_examples()) == theirs
     assert apart.test.num_examples == len(theirs) == 10
     # They are of the n classes, though no client trains some of these.

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.arrays import stack
 from tff_fedss.datasets import bijection, glyph_drawing, synthetic
 
 _SMALL = {
@@ -21,26 +22,16 @@ def digest(dataset, backwards=False):
     """Hashes everything in a data set, visiting its clients in either order."""
     ids = dataset.train.client_ids
     parts = {k: _arrays_of(dataset, k) for k in (ids[::-1] if backwards else ids)}
-    visited = [parts[k] for k in ids] + [
-        _stack(dataset.test.data),
-        _stack(dataset.public.data),
-    ]
+    held_out = (dataset.test.data, dataset.public.data)
+    visited = [*(parts[k] for k in ids), *map(stack, held_out)]
     sha = hashlib.sha256()
     for images, labels in visited:
         sha.update(images.tobytes() + labels.tobytes())
     return sha.hexdigest()
 
 
-def _stack(dataset):
-    elements = list(dataset.as_numpy_iterator())
-    return (
-        np.stack([e["image"] for e in elements]),
-        np.array([e["label"] for e in elements]),
-    )
-
-
 def _arrays_of(dataset, client_id):
-    return _stack(dataset.train.create_tf_dataset_for_client(client_id))
+    return stack(dataset.train.create_tf_dataset_for_client(client_id))
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +55,9 @@ def test_another_seed_is_another_data_set(small):
     other = synthetic.glyphs(**_SMALL, seed=6)
     client = small.train.client_ids[0]
     assert set(small.positives(client)) != set(other.positives(client))
-    assert _stack(small.test.data)[0].tobytes() != _stack(other.test.data)[0].tobytes()
+    assert stack(small.test.data)[0].tobytes() != stack(other.test.data)[0].tobytes()
     assert (
-        _stack(small.public.data)[0].tobytes() != _stack(other.public.data)[0].tobytes()
+        stack(small.public.data)[0].tobytes() != stack(other.public.data)[0].tobytes()
     )
 
 
@@ -138,7 +129,7 @@ def test_test_and_public_hands_belong_to_no_client(monkeypatch):
         dataset.public.data,
     ):
         drawn.append([])
-        images.append(_stack(part)[0])
+        images.append(stack(part)[0])
     assert [len(hands) for hands in drawn] == [24, 20, 3]
     assert len(set().union(*drawn)) == 24 + 20 + 3
     different = {image.tobytes() for image in np.concatenate(images)}
@@ -147,7 +138,7 @@ def test_test_and_public_hands_belong_to_no_client(monkeypatch):
 
 def test_test_split_samples_classes_when_there_are_too_many():
     dataset = synthetic.glyphs(num_classes=5000, max_test_examples=202)
-    _, labels = _stack(dataset.test.data)
+    _, labels = stack(dataset.test.data)
     classes, counts = np.unique(labels, return_counts=True)
     assert dataset.test.num_examples == len(labels) == 200
     assert set(counts) == {4}
@@ -155,7 +146,7 @@ def test_test_split_samples_classes_when_there_are_too_many():
 
 
 def test_public_classes_are_the_ones_after_the_last(small):
-    images, labels = _stack(small.public.data)
+    images, labels = stack(small.public.data)
     np.testing.assert_array_equal(labels, np.repeat(np.arange(7), 3))
     assert small.public.num_examples == 21 and small.public.num_classes == 7
     # The same glyphs, as classes 60..66 of a data set that has them: a public image is

@@ -1,4 +1,4 @@
-"""What the tests share of programs that train one thing centrally."""
+"""What tests of programs that train share."""
 
 import csv
 import json
@@ -13,32 +13,33 @@ def rows_of(folder):
 
 
 def assert_explained(run, flags, folder, learned, metric):
-    """The folder of a finished run has all files, and its flags.txt repeats it."""
+    """The folder of a finished run has all files, and can be repeated from them."""
     names = {path.name for path in folder.iterdir()}
     assert {"metrics.csv", "speed.csv", "curves.png", "run.json", *learned} <= names
     assert "checkpoints" not in names
     done = json.loads((folder / "done.json").read_text())
     assert done[metric] == float(rows_of(folder)[-1][metric])
+    assert_repeated(run, flags, folder, learned)
+
+
+def assert_repeated(run, flags, folder, learned):
+    """A run's flags.txt repeats it; its own command finds it done, others do not."""
     again = folder.with_name("again")
-    code, _, errors = run(
-        f"--flagfile={folder / 'flags.txt'}", f"--results_dir={again}"
-    )
-    assert code == 0, errors
+    run(f"--flagfile={folder / 'flags.txt'}", f"--results_dir={again}").ok()
     assert_same_bytes(folder, again, learned)
-    code, output, _ = run(*flags, f"--results_dir={folder}")
-    assert code == 0 and "Already done, nothing to run." in output
-    code, _, errors = run(*flags, "--seed=7", f"--results_dir={folder}")
-    assert code == 2 and "--seed=0 there, --seed=7 here" in errors
+    output, _ = run(*flags, f"--results_dir={folder}").ok()
+    assert "Already done, nothing to run." in output
+    other = run(*flags, "--seed=7", f"--results_dir={folder}")
+    other.refused("other flags: --seed=0 there, --seed=7 here")
+    assert_same_bytes(folder, again, learned)
 
 
 def assert_resumed(run, module, name, flags, folder, learned, rounds="?"):
     """A run that is killed ends with the bytes of one that is not."""
     whole, killed = folder / "whole", folder / "killed"
-    code, _, errors = run(*flags, f"--results_dir={whole}")
-    assert code == 0, errors
+    run(*flags, f"--results_dir={whole}").ok()
     killing.kill_after_a_checkpoint(module, name, flags, killed, rounds)
-    code, output, errors = run(*flags, f"--results_dir={killed}")
-    assert code == 0, errors
+    output, _ = run(*flags, f"--results_dir={killed}").ok()
     assert f"{name}: resumes after" in output
     assert_same_bytes(whole, killed, learned)
 
@@ -51,7 +52,5 @@ def assert_same_bytes(first, second, learned):
 
 def assert_refused(run, flags, message, folder):
     """Bad input is one clear line, and leaves no folder."""
-    code, _, errors = run(f"--results_dir={folder}", *flags)
-    assert code == 2, errors
-    assert errors.count("\n") == 1 and message in errors
+    run(f"--results_dir={folder}", *flags).refused(message)
     assert not folder.exists()

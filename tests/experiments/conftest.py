@@ -1,39 +1,21 @@
 import functools
-import signal
 
 import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
-from experiments.common import program
 from experiments.fedss import train
 
 
 @pytest.fixture
-def run_program(capsys):
-    """Runs a program in this process: module, flags -> (exit code, stdout, stderr)."""
-
-    def run(module, *flags, **options):
-        handler = signal.getsignal(signal.SIGTERM)
-        with pytest.raises(SystemExit) as end:
-            program.run(
-                module.main, module.Config(), [module.__name__, *flags], **options
-            )
-        signal.signal(signal.SIGTERM, handler)
-        return (end.value.code or 0, *capsys.readouterr())
-
-    return run
-
-
-@pytest.fixture
 def run_train(run_program):
-    """Runs `train` in this process: flags -> (exit code, stdout, stderr)."""
+    """Runs `train` in this process: flags -> an `Outcome`."""
     return functools.partial(run_program, train)
 
 
 @pytest.fixture(scope="module")
 def run(request, server):
-    """Runs a module's PROGRAM in a process: flags -> (exit code, stdout, stderr)."""
+    """Runs a module's PROGRAM in a process: flags -> an `Outcome`."""
     return functools.partial(server.run, request.module.PROGRAM)
 
 

@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 import traceback
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -40,6 +41,32 @@ class Outcome(NamedTuple):
     code: int
     output: str
     errors: str
+
+    def ok(self) -> tuple[str, str]:
+        """Returns what was printed and logged; a failure is an AssertionError."""
+        assert self.code == 0, self.errors
+        return self.output, self.errors
+
+    def refused(self, message: str) -> str:
+        """Returns the one line, with a message in it, that refuses the input."""
+        assert (self.code, self.output) == (2, ""), self
+        assert self.errors.startswith("error: ") and self.errors.count("\n") == 1, self
+        assert message in self.errors, self.errors
+        return self.errors
+
+
+def run_here(module: types.ModuleType, *flags: str, **options: Any) -> int:
+    """Runs a program in this process, and returns its exit code."""
+    from experiments.common import program
+
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        program.run(module.main, module.Config(), [module.__name__, *flags], **options)
+    except SystemExit as end:
+        return end.code or 0
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    raise AssertionError("program.run always ends with SystemExit")
 
 
 class Server:

@@ -39,8 +39,7 @@ def images(tmp_path_factory):
 def test_a_run_leaves_a_folder_that_explains_it(run, images, tmp_path):
     folder = tmp_path / "run"
     flags = (*SMALL, f"--data_dir={images}", "--rounds=3")
-    code, output, errors = run(*flags, f"--results_dir={folder}")
-    assert code == 0, errors
+    output, _ = run(*flags, f"--results_dir={folder}").ok()
     assert "n=3 classes, 60 training and 30 test images" in output
     assert "leap: top-1" in output and "after 9 mini-batches" in output
     rows = central_runs.rows_of(folder)
@@ -62,11 +61,9 @@ def test_own_images_of_any_size_are_trained_on(run, tmp_path):
         "--rounds=1",
         f"--results_dir={tmp_path / 'run'}",
     )
-    code, _, errors = run(*flags)
-    assert code == 2 and "give --image_size" in errors
+    run(*flags).refused("give --image_size")
     flags = (*flags, "--image_size=16", "--dataset=images:test_share=0.5")
-    code, output, errors = run(*flags)
-    assert code == 0, errors
+    output, _ = run(*flags).ok()
     assert "own: n=3 classes, 9 training and 9 test images, 16x16x3" in output
     assert "test: 50% of the images" in output
     kept = (tmp_path / "run" / "flags.txt").read_text().splitlines()
@@ -75,7 +72,7 @@ def test_own_images_of_any_size_are_trained_on(run, tmp_path):
 
 def test_wrong_labels_are_selected_less_often(run, images, tmp_path):
     folder = tmp_path / "run"
-    code, output, errors = run(
+    output, _ = run(
         *SMALL,
         f"--data_dir={images}",
         "--method=spl",
@@ -85,8 +82,7 @@ def test_wrong_labels_are_selected_less_often(run, images, tmp_path):
         "--learning_rate_drops=",
         "--rounds=8",
         f"--results_dir={folder}",
-    )
-    assert code == 0, errors
+    ).ok()
     assert "30% of the training labels are wrong" in output
     rows = central_runs.rows_of(folder)
     assert float(rows[1]["selected_share"]) == 1  # The first epoch is on all.
@@ -100,7 +96,7 @@ def test_wrong_labels_are_selected_less_often(run, images, tmp_path):
 
 @pytest.mark.parametrize("method", ["spld", "random"])
 def test_the_baselines_learn(run, images, tmp_path, method):
-    code, _, errors = run(
+    run(
         *SMALL,
         f"--data_dir={images}",
         f"--method={method}",
@@ -108,25 +104,11 @@ def test_the_baselines_learn(run, images, tmp_path, method):
         "--learning_rate_drops=",
         "--rounds=20",
         f"--results_dir={tmp_path / 'run'}",
-    )
-    assert code == 0, errors
+    ).ok()
     *_, last = central_runs.rows_of(tmp_path / "run")
     assert float(last["top1"]) > 0.9 and float(last["selected_share"]) == 1
     assert last["embedding_loss"] == ""
     assert not (tmp_path / "run/representations.npz").exists()
-
-
-@pytest.mark.slow
-def test_a_killed_run_is_resumed_to_the_same_bytes(run, images, tmp_path):
-    flags = (*SMALL, f"--data_dir={images}", "--rounds=60")
-    central_runs.assert_resumed(
-        run,
-        PROGRAM,
-        "leap",
-        (*flags, "--rounds_per_checkpoint=2"),
-        tmp_path,
-        ["leap.npz", "representations.npz"],
-    )
 
 
 @pytest.mark.slow
@@ -135,31 +117,21 @@ def test_a_killed_run_with_two_processes_is_resumed(run, images, tmp_path):
     flags = (*flags, "--rounds_per_checkpoint=2")
     folder = tmp_path / "killed"
     killing.kill_after_a_checkpoint(PROGRAM, "leap", flags, folder)
-    code, output, errors = run(*flags, f"--results_dir={folder}")
-    assert code == 0, errors
+    output, _ = run(*flags, f"--results_dir={folder}").ok()
     assert "leap: resumes after round" in output
     rounds = [row["round"] for row in central_runs.rows_of(folder)]
     assert rounds == [str(i) for i in range(61)]
 
 
 @pytest.mark.parametrize(
-    "flags, message",
-    [
-        (["--data_dir=/no/such"], "--data_dir=/no/such does not exist"),
-    ],
-)
-def test_bad_input_is_one_clear_line(run, tmp_path, flags, message):
-    central_runs.assert_refused(run, flags, message, tmp_path / "run")
-
-
-@pytest.mark.parametrize(
     "flag, message",
     [
+        ("--data_dir=/no/such", "--data_dir=/no/such does not exist"),
         ("--clusters_per_batch=6", "--clusters_per_batch=6 must be at least 1 and"),
         ("--num_train=61", "num_train=61 must be at least 3 and at most 60"),
     ],
 )
-def test_input_that_does_not_go_with_the_data(run, images, tmp_path, flag, message):
+def test_bad_input_is_one_clear_line(run, images, tmp_path, flag, message):
     flags = (*SMALL, f"--data_dir={images}", flag)
     central_runs.assert_refused(run, flags, message, tmp_path / "run")
 

@@ -2,7 +2,6 @@
 
 import csv
 import subprocess
-import sys
 
 import numpy as np
 import pandas as pd
@@ -49,8 +48,7 @@ def test_a_run_leaves_a_folder_that_explains_it(run, tmp_path):
         "--num_devices=2",
         "--margin=arcface",
     )
-    code, output, errors = run(*flags, f"--results_dir={folder}")
-    assert code == 0, errors
+    output, _ = run(*flags, f"--results_dir={folder}").ok()
     assert "n=90 identities" in output and "pprn_0.5: tar_at_far" in output
     with np.load(folder / "pprn_0.5.npz") as weights:
         assert weights["W"].shape == (90, 6) and weights["phi_000"].shape == (64, 256)
@@ -67,19 +65,9 @@ def test_a_run_leaves_a_folder_that_explains_it(run, tmp_path):
 
 
 def start(folder, num_devices, *flags):
-    return subprocess.Popen(
-        [
-            sys.executable,
-            "-m",
-            PROGRAM,
-            *SMALL,
-            *flags,
-            f"--num_devices={num_devices}",
-            f"--results_dir={folder}",
-        ],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    flags = (*SMALL, *flags, f"--num_devices={num_devices}", f"--results_dir={folder}")
+    command = program_server.command(PROGRAM, flags)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 @pytest.mark.slow
@@ -124,31 +112,17 @@ def test_killed_runs_resume_with_half_and_with_twice_the_devices(tmp_path):
         np.testing.assert_allclose(a["W"], b["W"], rtol=1e-3, atol=1e-5)
 
 
-@pytest.mark.slow
-def test_on_as_many_devices_a_killed_run_ends_with_the_same_bytes(tmp_path):
-    flags = ("--rounds=20", "--num_classes=90")
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
-    start(whole, 2, *flags).communicate()
-    places = killed / "checkpoints" / "pprn_0.5"
-    killing.kill_when(
-        start(killed, 2, *flags), lambda: list(places.glob("round_?.npz"))
-    )
-    start(killed, 2, *flags).communicate()
-    central_runs.assert_same_bytes(whole, killed, ["pprn_0.5.npz"])
-
-
 @pytest.mark.parametrize("test", ["", ":test=images,test_share=0.4"])
 def test_own_images_are_identities(run, tmp_path, test):
     folder = own_images.of_classes(tmp_path / "own", *"abcdefgh", count=5)
-    code, output, errors = run(
+    output, _ = run(
         *SMALL,
         f"--dataset=images{test}",
         f"--data_dir={folder}",
         "--rounds=1",
         "--num_devices=2",
         f"--results_dir={tmp_path / 'run'}",
-    )
-    assert code == 0, errors
+    ).ok()
     if test:
         expected = "n=8 identities with 24 images for training, others of theirs: 16"
     else:

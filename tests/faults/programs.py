@@ -1,14 +1,13 @@
 """The programs, with flags and data for which a run takes a second or two."""
 
 import dataclasses
-import io
 import pathlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from PIL import Image
 
 from tests import labelled_blobs
+from tests.datasets.images import own_images
 
 STOP_AFTER_ROWS = 4  # Rounds 0 to 3: the last whole checkpoint is of round 3.
 ROUNDS = 5
@@ -57,37 +56,20 @@ def labelled_rows(folder: pathlib.Path) -> None:
         (folder / f"{part}.txt").write_text("\n".join([header, *lines]) + "\n")
 
 
-def picture(
-    number: int, side: int = 16, channel: int | None = None, kind: str = "PNG"
-) -> bytes:
-    """An image of noise that no other number has; one of its channels is bright."""
-    rng = np.random.default_rng(number)
-    pixels = rng.integers(0, 120, size=[side, side, 3], dtype=np.uint8)
-    pixels[..., number % 3 if channel is None else channel] += 130
-    content = io.BytesIO()
-    Image.fromarray(pixels).save(content, kind)
-    return content.getvalue()
+def picture(number: int, kind: str = "PNG") -> bytes:
+    """An image of noise that no other number has."""
+    return own_images.encoded(own_images.picture(number, (16, 16)), kind)
 
 
 def image_folders(folder: pathlib.Path) -> None:
-    """26 training and 10 test images of two classes, red and blue."""
-    for part, count in (("train", 13), ("test", 5)):
-        for channel, name in ((0, "red"), (2, "blue")):
-            (folder / part / name).mkdir(parents=True)
-            for i in range(count):
-                path = folder / part / name / f"{i}.png"
-                path.write_bytes(
-                    picture(len(part) * 1000 + 100 * channel + i, 16, channel)
-                )
+    """26 training and 10 test images of two classes, red and green."""
+    own_images.of_classes(folder / "train", "red", "green", count=13)
+    own_images.of_classes(folder / "test", "red", "green", count=5, first=50)
 
 
 def faces(folder: pathlib.Path) -> None:
     """24 identities with three images each."""
-    for person in range(24):
-        (folder / f"person{person:02}").mkdir(parents=True)
-        for i in range(3):
-            path = folder / f"person{person:02}" / f"{i}.png"
-            path.write_bytes(picture(10 * person + i))
+    own_images.of_classes(folder, *(f"person{k:02}" for k in range(24)), count=3)
 
 
 A_PHOTOGRAPH = "data/tiny-imagenet-200/train/n00001003/images/n00001003_2.JPEG"
@@ -96,22 +78,17 @@ WNIDS = [f"n{1000 + i:08}" for i in range(10)]
 
 def tiny_imagenet(folder: pathlib.Path) -> None:
     """Ten classes of photographs with 8 training and 2 validation images each."""
-    root = folder / "tiny-imagenet-200"
-    (root / "val/images").mkdir(parents=True)
-    (root / "wnids.txt").write_text("".join(f"{w}\n" for w in WNIDS))
-    lines = []
+    root = "tiny-imagenet-200"
+    contents, lines = {f"{root}/wnids.txt": "\n".join([*WNIDS, ""]).encode()}, []
     for c, wnid in enumerate(WNIDS):
-        images = root / "train" / wnid / "images"
-        images.mkdir(parents=True)
         for i in range(8):
-            content = picture(100 * c + i, 16, kind="JPEG")
-            (images / f"{wnid}_{i}.JPEG").write_bytes(content)
-        for i in range(2):
-            name = f"val_{2 * c + i}.JPEG"
-            content = picture(5000 + 2 * c + i, 16, kind="JPEG")
-            (root / "val/images" / name).write_bytes(content)
-            lines.append(f"{name}\t{wnid}\t0\t32\t44\t62\n")
-    (root / "val/val_annotations.txt").write_text("".join(lines))
+            name = f"{root}/train/{wnid}/images/{wnid}_{i}.JPEG"
+            contents[name] = picture(100 * c + i, "JPEG")
+        for i in range(2 * c, 2 * c + 2):
+            contents[f"{root}/val/images/val_{i}.JPEG"] = picture(5000 + i, "JPEG")
+            lines.append(f"val_{i}.JPEG\t{wnid}\t0\t32\t44\t62\n")
+    contents[f"{root}/val/val_annotations.txt"] = "".join(lines).encode()
+    own_images.write(folder, contents)
 
 
 # --- Programs ---------------------------------------------------------------------
@@ -151,7 +128,7 @@ _LEAP = (
     "--dataset=mnist --student=lenet --embedding=lenet --embedding_dim=4 --in_turn "
     "--clusters_per_class=2 --clusters_per_batch=3 --examples_per_cluster=4 "
     "--embedding_learning_rate=0.003 --batch_size=8 --learning_rate=0.02 "
-    "--steps_per_round=3"
+    "--learning_rate_drops=9,15 --steps_per_round=3"
 )
 _MOCO = (
     "--dataset=cifar10 --image_size=16 --batch_size=8 --queue_size=20 --num_clusters=2 "

@@ -106,7 +106,7 @@ def test_data_that_will_not_do_are_named(case, place):
 
 # Program: what changes in its data, and what the line says of it.
 _OTHER = put(programs.picture(987))
-_OTHER_JPEG = put(programs.picture(987, 16, kind="JPEG"))
+_OTHER_JPEG = put(programs.picture(987, "JPEG"))
 _W8_FOR_W7 = swap(b" w7 ", b" w8 ")
 _LABEL = swap(b"\n3,4 3:1", b"\n3,5 3:1")
 

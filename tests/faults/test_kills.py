@@ -5,7 +5,6 @@ import os
 import pathlib
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -13,7 +12,7 @@ import numpy as np
 import pytest
 
 from tests import waiting
-from tests.faults import programs
+from tests.faults import harness, programs
 
 # Twenty kills: four at any time after a start, four while a checkpoint is written, and
 # twelve at any time after the first round.
@@ -34,20 +33,12 @@ _UNFINISHED = "checkpoints/*/.round_*.tmp"
 _Moment = Callable[[subprocess.Popen], bool]
 
 
-def kill_repeatedly(
-    module: str,
-    flags: Sequence[str],
-    folder: pathlib.Path,
-    cwd: pathlib.Path,
-    log: pathlib.Path,
-) -> None:
+def kill_repeatedly(place: harness.Place, flags: Sequence[str], log) -> None:
     """Kills attempt after attempt of a run with SIGKILL; the next one resumes it.
 
     Args:
-        module: The program, as `python -m` takes it.
-        flags: Of the program, without its results folder.
-        folder: Its results folder.
-        cwd: The folder in which it runs.
+        place: Where the program is run.
+        flags: Of the program, after its usual ones.
         log: The file for its output.
     """
     generator = np.random.default_rng(0)
@@ -56,49 +47,33 @@ def kill_repeatedly(
         if kind == "start":
             moment = _after(seconds)
         elif kind == "checkpoint":
-            moment = _in_a_checkpoint(folder)
+            moment = _in_a_checkpoint(place.out)
         else:
-            moment = _after(seconds, _a_row_in(folder / "metrics.csv"))
-        code = attempt(module, flags, folder, cwd, log, moment)
+            moment = _after(seconds, _a_row_in(place.out / "metrics.csv"))
+        code = attempt(place, flags, log, moment)
         assert code is None, f"the run ended after {kill} kills: give it more rounds"
 
 
 def attempt(
-    module: str,
-    flags: Sequence[str],
-    folder: pathlib.Path,
-    cwd: pathlib.Path,
-    log: pathlib.Path,
-    moment: _Moment | None = None,
+    place: harness.Place, flags: Sequence[str], log, moment: _Moment | None = None
 ) -> int | None:
-    """Runs a program, and kills it at a moment if one is given.
+    """Runs the place's program, and kills it at a moment if one is given.
 
     Returns:
         The exit code; None if it was killed.
     """
-    with open(log, "a") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, *flags, f"--results_dir={folder}"],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=cwd,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-        )
-        try:
-            if moment is None:
-                return process.wait(timeout=waiting.LIMIT)
-            while process.poll() is None:
-                if moment(process):
-                    process.kill()
-                    process.wait()
-                    time.sleep(0.5)  # What it has started ends with it.
-                    return None
-                time.sleep(0.001)
-            return process.returncode
-        finally:
-            process.kill()
-            process.wait()
+    options = {"stdout": log, "stderr": subprocess.STDOUT}
+    with place.start(place.program, *flags, **options) as process:
+        if moment is None:
+            return process.wait(timeout=waiting.LIMIT)
+        while process.poll() is None:
+            if moment(process):
+                process.kill()
+                process.wait()
+                time.sleep(0.5)  # What it has started ends with it.
+                return None
+            time.sleep(0.001)
+        return process.returncode
 
 
 def _after(seconds: float, event: _Moment = lambda _: True) -> _Moment:
@@ -178,18 +153,16 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(
     program, more, place
 ):
     place.begin(program, "new")
-    known = programs.PROGRAMS[program]
-    flags = [flag for flag in known.flags if not flag.startswith("--results_dir")]
-    flags += [*_LONG[program], *more]
-    unbroken, killed = place.root / "uninterrupted", place.root / "killed"
-    log = place.root / "output.txt"
-    where = (place.root, log)
-    assert attempt(known.module, flags, unbroken, *where) == 0
-    kill_repeatedly(known.module, flags, killed, *where)
-    code = attempt(known.module, flags, killed, *where)
-    said = log.read_text(errors="replace")
+    flags = [*_LONG[program], *more]
+    unbroken = place.root / "uninterrupted"
+    with (place.root / "output.txt").open("a+", errors="replace") as log:
+        assert attempt(place, [*flags, f"--results_dir={unbroken}"], log) == 0
+        kill_repeatedly(place, flags, log)
+        code = attempt(place, flags, log)
+        log.seek(0)
+        said = log.read()
     assert code == 0 and "Traceback" not in said, said[-2000:]
     names = ["metrics.csv", *sorted(path.name for path in unbroken.glob("*.npz"))]
     assert len(names) > 1
     for name in names:
-        assert (killed / name).read_bytes() == (unbroken / name).read_bytes(), name
+        assert (place.out / name).read_bytes() == (unbroken / name).read_bytes(), name

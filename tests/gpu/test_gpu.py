@@ -16,6 +16,7 @@ from tests.gpu import small_runs
 from tff_fedss import models, runtime
 
 ALGORITHMS = (*small_runs.FEDERATED, *small_runs.CENTRAL)
+FAST = ("fedss", "centralized")
 # In units of the largest change of a weight. Float32 has seven digits, of which a
 # training loses some, more from round to round.
 LARGEST_DIFFERENCE = 1e-3
@@ -101,14 +102,11 @@ def test_an_algorithm_trains_as_on_the_cpu(name):
     train_and_compare(name, GPU, rounds=3)
 
 
-@pytest.mark.parametrize("name", ["fedss", "centralized"])
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(x, marks=() if x in FAST else pytest.mark.slow) for x in ALGORITHMS],
+)
 def test_the_same_on_the_cpu(name):
-    assert train_and_compare(name, CPU, rounds=1) == 0.0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_all_of_them_on_the_cpu(name):
     assert train_and_compare(name, CPU, rounds=3) == 0.0
 
 

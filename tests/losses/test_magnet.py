@@ -55,22 +55,13 @@ def test_the_hinge_cuts_what_is_far_from_other_classes():
     assert (losses.magnet_loss(r, CLASSES, 1.0).numpy() == 0).all()
 
 
-def test_the_gradient_is_that_of_the_equation():
-    r = batch(2).astype(np.float64)
-    variable = tf.constant(r)
-    with tf.GradientTape() as tape:
-        tape.watch(variable)
-        loss = tf.reduce_mean(losses.magnet_loss(variable, CLASSES, 1.0))
-    gradient = tape.gradient(loss, variable).numpy()
-    step = 1e-6
-    for place in [(0, 0, 0), (1, 2, 1), (4, 3, 2)]:
-        changed = []
-        for sign in (1, -1):
-            moved = r.copy()
-            moved[place] += sign * step
-            changed.append(slow_magnet_loss(moved, CLASSES, 1.0).mean())
-        numeric = (changed[0] - changed[1]) / (2 * step)
-        assert gradient[place] == pytest.approx(numeric, rel=1e-4)
+def test_the_gradient_is_that_of_the_loss():
+    (gradient,), (differences,) = tf.test.compute_gradient(
+        lambda r: tf.reduce_mean(losses.magnet_loss(r, CLASSES, 1.0)),
+        [batch(2).astype(np.float64)],
+        1e-6,
+    )
+    np.testing.assert_allclose(gradient, differences, rtol=1e-4, atol=1e-8)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.arrays import rng, unit
 from tff_fedss import losses, samplers
-
-
-def rng(seed):
-    return np.random.Generator(np.random.Philox(seed))
 
 
 def softmax(logits):
@@ -138,13 +135,9 @@ def test_bias_is_between_the_bounds(seed):
 N, D, SCALE, TARGET = 40, 8, 6.0, 5
 
 
-def unit(vectors):
-    return (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype("f4")
-
-
-CLASSES = unit(rng(1).standard_normal((N, D)))
+CLASSES = unit(rng(1).standard_normal((N, D))).astype("f4")
 # Near the target, as after some training.
-QUERY = unit(CLASSES[TARGET] + 0.6 * unit(rng(2).standard_normal(D)))
+QUERY = unit(CLASSES[TARGET] + 0.6 * unit(rng(2).standard_normal(D))).astype("f4")
 FULL = gradient(SCALE * np.float64(CLASSES) @ QUERY, TARGET)
 
 

@@ -7,11 +7,8 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tests.algorithms.toy import (
-    IMAGE_SHAPE,
-    NUM_CLASSES,
-    dense_features,
-)
+from tests.algorithms.toy import IMAGE_SHAPE, NUM_CLASSES, dense_features
+from tests.arrays import rng
 from tff_fedss import algorithms, metrics
 from tff_fedss.metrics.sampling import _client_seed, gradient_noise
 from tff_fedss.samplers import Distribution
@@ -118,10 +115,6 @@ def test_rejected_clients_are_an_error():
 
 
 N, M = 12, 20
-
-
-def rng(seed=0):
-    return np.random.Generator(np.random.Philox(seed))
 
 
 def proposal(q):

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 from PIL import Image, ImageOps
 
+from tests.refusals import refused
 from tff_fedss import models
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.errors import InvalidInputError
@@ -199,12 +200,11 @@ def test_every_format_refuses_floats_in_0_to_1(encoder_of_each_format):
     encoder = encoder_of_each_format
     if encoder.metadata["encoder"] == "keras":
         loaded = tf.keras.models.load_model(encoder.path)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="must be uint8"):
-            loaded(images)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="must be uint8"):
-            loaded(-255 * np.ones_like(images))
+        for floats in (images, -255 * np.ones_like(images)):
+            with pytest.raises(tf.errors.InvalidArgumentError, match="must be uint8"):
+                loaded(floats)
     else:
-        with pytest.raises(Exception, match="(?i)uint8|type"):
+        with pytest.raises(Exception, match="(?i)uint8"):
             encoder._apply(images)
 
 
@@ -231,9 +231,8 @@ def without_weights(path, keras_file):
 def test_what_is_no_encoder_is_refused(write, message, keras_file, tmp_path):
     path = tmp_path / "x.keras"
     write(path, keras_file)
-    with pytest.raises(InvalidInputError, match=message) as error:
+    with refused(f"{path}.*{message}"):
         models.ExportedEncoder(path)
-    assert str(path) in str(error.value) and "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize(

@@ -45,15 +45,21 @@ def pooled(seed, rounds=60, clients=20, cohort=6, n=80, held=5, noise=1.0):
     return truth, cohorts, held_by_any + noise * rng.normal(size=(rounds, n))
 
 
+def aucs_of(traced, truth):
+    return [success.auc(s, t) for s, t in zip(traced, truth)]
+
+
+def assert_at_chance(aucs):
+    assert abs(np.mean(aucs) - 0.5) < 4 * np.std(aucs) / len(aucs) ** 0.5
+
+
 def test_clients_are_traced_through_sums():
     truth, cohorts, scores = pooled(0, rounds=150, noise=0.5)
     traced = aggregate.traced(scores, cohorts)
     assert traced.shape == (20, 80)
-    found = [success.auc(s, t) for s, t in zip(traced, truth)]
-    assert min(found) > 0.9
+    assert min(aucs_of(traced, truth)) > 0.9
     # Members are distinguished from non-members: others' classes are chance.
-    others = [success.auc(s, t) for s, t in zip(traced, np.roll(truth, 1, 0))]
-    assert abs(np.mean(others) - 0.5) < 4 * np.std(others) / 20**0.5
+    assert_at_chance(aucs_of(traced, np.roll(truth, 1, 0)))
 
 
 def test_tracing_noise_is_at_chance():
@@ -62,37 +68,31 @@ def test_tracing_noise_is_at_chance():
         truth, cohorts, _ = pooled(seed)
         noise = np.random.default_rng(seed + 500).normal(size=(60, 80))
         traced = aggregate.traced(noise, cohorts)
-        aucs += [success.auc(s, t) for s, t in zip(traced, truth)]
-    assert abs(np.mean(aucs) - 0.5) < 4 * np.std(aucs) / len(aucs) ** 0.5
+        aucs += aucs_of(traced, truth)
+    assert_at_chance(aucs)
 
 
 def test_the_noise_of_a_tree_hides_less_from_who_knows_it():
     covariance = tree_covariance(200, 200)
-    aucs = {"traced": [], "known": [], "other clients'": []}
+    of_traced, of_known, of_others = [], [], []
     for seed in range(3):
         truth, cohorts, scores = pooled(seed, rounds=200, noise=0.1)
         rng = np.random.default_rng(seed + 100)
         factor = np.linalg.cholesky(covariance + 1e-9 * np.eye(200))
         scores = scores + 10 * factor @ rng.normal(size=scores.shape)
-        plain = aggregate.traced(scores, cohorts)
         known = aggregate.traced_through_noise(scores, cohorts, covariance)
-        aucs["traced"] += [success.auc(s, t) for s, t in zip(plain, truth)]
-        aucs["known"] += [success.auc(s, t) for s, t in zip(known, truth)]
-        aucs["other clients'"] += [
-            success.auc(s, t) for s, t in zip(known, np.roll(truth, 1, 0))
-        ]
-    means = {name: np.mean(values) for name, values in aucs.items()}
-    assert means["known"] > means["traced"] + 0.05
-    others = aucs["other clients'"]
-    assert abs(np.mean(others) - 0.5) < 4 * np.std(others) / len(others) ** 0.5
+        of_traced += aucs_of(aggregate.traced(scores, cohorts), truth)
+        of_known += aucs_of(known, truth)
+        of_others += aucs_of(known, np.roll(truth, 1, 0))
+    assert np.mean(of_known) > np.mean(of_traced) + 0.05
+    assert_at_chance(of_others)
 
 
 def test_without_noise_what_is_known_of_it_does_no_harm():
     truth, cohorts, scores = pooled(0, rounds=150, noise=0.5)
     for covariance in (np.eye(150), tree_covariance(150, 40)):
         traced = aggregate.traced_through_noise(scores, cohorts, covariance)
-        found = [success.auc(s, t) for s, t in zip(traced, truth)]
-        assert min(found) > 0.9
+        assert min(aucs_of(traced, truth)) > 0.9
 
 
 def test_one_sum_traces_nobody():

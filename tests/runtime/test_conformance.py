@@ -10,7 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.algorithms import toy
-from tff_fedss import algorithms, runtime
+from tff_fedss import runtime
 
 SCALARS = tff.FederatedType(np.float32, tff.CLIENTS)
 AT_SERVER = tff.FederatedType(np.float32, tff.SERVER)
@@ -504,20 +504,6 @@ def slow(*names):
     return [pytest.param(name, marks=pytest.mark.slow) for name in names]
 
 
-@functools.cache
-def method_process(method):
-    if method != "fedaws":
-        return toy.build(method)
-    return algorithms.build_fedaws(
-        toy.dense_features,
-        toy.NUM_CLASSES,
-        algorithms.ClassSets(toy.MAX_POSITIVES),
-        toy.TRAINING,
-        spreadout_weight=0.1,
-        spreadout_margin=1.0,
-    )
-
-
 def three_rounds(process, context, cohort):
     with use(context):
         state = process.initialize()
@@ -532,10 +518,12 @@ def three_rounds(process, context, cohort):
     "method", ["fedss", *slow("neg_only", "pos_only", "full_softmax", "fedaws")]
 )
 def test_our_methods(in_process, native_context, method):
+    if method == "fedaws":
+        process = toy.build_fedaws(spreadout_weight=0.1, spreadout_margin=1.0)
+    else:
+        process = toy.build(method)
     ours, theirs = (
-        three_rounds(
-            method_process(method), context, lambda r: toy.to_tff(toy.make_cohort(r))
-        )
+        three_rounds(process, context, lambda r: toy.to_tff(toy.make_cohort(r)))
         for context in (in_process, native_context)
     )
     assert_same(ours, theirs)

@@ -12,6 +12,7 @@ from tensorflow.core.framework import op_def_pb2, types_pb2
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import op_def_registry
 
+from tests.arrays import assert_same
 from tests.runtime.resource_probes import (
     ALL,
     ARGUMENTS,
@@ -55,10 +56,16 @@ def computation(name):
     return tff.tensorflow.computation(ALL[name], X)
 
 
+def at_clients(computation):
+    return tff.federated_computation(
+        lambda values: tff.federated_map(computation, values),
+        tff.FederatedType(X, tff.CLIENTS),
+    )
+
+
 def assert_expected(name, results):
     for result, right in zip(results, expected(name), strict=True):
-        for a, b in zip(tf.nest.flatten(result), right, strict=True):
-            np.testing.assert_array_equal(a, b, name)
+        assert_same(tf.nest.flatten(result), right)
 
 
 @pytest.fixture(scope="module")
@@ -72,10 +79,7 @@ use = tff.framework.get_context_stack().install
 @pytest.mark.parametrize("name", ALL)
 def test_each_call_begins_with_nothing(contexts, name):
     probe = computation(name)
-    everywhere = tff.federated_computation(
-        lambda values: tff.federated_map(probe, values),
-        tff.FederatedType(X, tff.CLIENTS),
-    )
+    everywhere = at_clients(probe)
     for context in contexts:
         with use(context):
             for _ in range(2):
@@ -102,19 +106,13 @@ def test_tffs_own_runtime_gives_the_same(native_context):
     with use(native_context):
         for k in range(2):
             for name, results in all_probes(ARGUMENTS, ARGUMENTS[k]).items():
-                at_clients, at_server = results
-                assert_expected(name, at_clients)
-                right = expected(name)[k]
-                for a, b in zip(tf.nest.flatten(at_server), right, strict=True):
-                    np.testing.assert_array_equal(a, b, name)
+                of_clients, at_server = results
+                assert_expected(name, of_clients)
+                assert_same(tf.nest.flatten(at_server), expected(name)[k])
 
 
 def test_each_call_writes_a_summary_of_its_own(contexts, tmp_path):
-    write = tff.tensorflow.computation(summary(str(tmp_path)), X)
-    everywhere = tff.federated_computation(
-        lambda values: tff.federated_map(write, values),
-        tff.FederatedType(X, tff.CLIENTS),
-    )
+    everywhere = at_clients(tff.tensorflow.computation(summary(str(tmp_path)), X))
     for context in contexts:
         with use(context):
             everywhere(ARGUMENTS)
@@ -184,10 +182,7 @@ def test_a_call_that_fails_leaves_nothing(contexts):
         check = after(size, lambda: tf.debugging.Assert(x[0] > 0, ["too small"]))
         return after(check, lambda: tf.identity(size))
 
-    everywhere = tff.federated_computation(
-        lambda values: tff.federated_map(enqueued, values),
-        tff.FederatedType(X, tff.CLIENTS),
-    )
+    everywhere = at_clients(enqueued)
     for context in contexts:
         with use(context):
             for _ in range(2):

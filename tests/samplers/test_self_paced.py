@@ -4,6 +4,7 @@ import itertools
 import numpy as np
 import pytest
 
+from tests.arrays import rng
 from tff_fedss.samplers import self_paced
 
 
@@ -111,10 +112,6 @@ def test_a_learner_that_has_diverged_does_not_wait():
     assert pace.at(0, np.full(5, np.nan), np.zeros(5, int))[0] == np.inf
 
 
-def rng(seed=0):
-    return np.random.Generator(np.random.Philox(seed))
-
-
 def blobs():
     """Two classes with three blobs each; far apart, 10 examples a blob."""
     centers = np.array([[0, 0], [0, 9], [9, 0], [30, 0], [30, 9], [39, 0]], np.float32)
@@ -124,9 +121,14 @@ def blobs():
     return points[shuffle].astype(np.float32), labels[shuffle], shuffle // 10
 
 
-def test_blobs_are_found_within_their_class():
+@pytest.fixture(scope="module")
+def index():
+    points, labels, _ = blobs()
+    return self_paced.build_index(points, labels, 2, 3, seed=0)
+
+
+def test_blobs_are_found_within_their_class(index):
     points, labels, blob = blobs()
-    index = self_paced.build_index(points, labels, 2, 3, seed=0)
     assert index.assignments.dtype == np.int32 and index.centers.shape == (6, 2)
     np.testing.assert_array_equal(index.classes(index.assignments), labels)
     pairs = collections.Counter(zip(index.assignments.tolist(), blob.tolist()))
@@ -180,9 +182,7 @@ def draw_many(index, losses, count=400, **kwargs):
     ]
 
 
-def test_a_neighbourhood_is_a_seed_and_its_nearest_impostors():
-    points, labels, _ = blobs()
-    index = self_paced.build_index(points, labels, 2, 3, seed=0)
+def test_a_neighbourhood_is_a_seed_and_its_nearest_impostors(index):
     for chosen, examples in draw_many(index, np.ones(6), 50):
         classes = index.classes(chosen)
         assert (classes[1:] != classes[0]).all()
@@ -197,9 +197,7 @@ def test_a_neighbourhood_is_a_seed_and_its_nearest_impostors():
         assert all(len(set(row)) == 4 for row in examples.tolist())
 
 
-def test_seeds_are_drawn_by_their_loss():
-    points, labels, _ = blobs()
-    index = self_paced.build_index(points, labels, 2, 3, seed=0)
+def test_seeds_are_drawn_by_their_loss(index):
     losses = np.array([0.0, 1.0, 3.0, 0.0, 4.0, 0.0])
     seeds = collections.Counter(c[0] for c, _ in draw_many(index, losses, 2000))
     assert set(seeds) == {1, 2, 4}
@@ -207,9 +205,7 @@ def test_seeds_are_drawn_by_their_loss():
         assert seeds[number] / 2000 == pytest.approx(share, abs=0.04)
 
 
-def test_all_clusters_may_be_seeds_if_none_has_a_loss():
-    points, labels, _ = blobs()
-    index = self_paced.build_index(points, labels, 2, 3, seed=0)
+def test_all_clusters_may_be_seeds_if_none_has_a_loss(index):
     assert {c[0] for c, _ in draw_many(index, np.zeros(6))} == set(range(6))
 
 

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.arrays import assert_same
 from tff_fedss import algorithms, models, tasks, training
 from tff_fedss.datasets.central import public_images
 from tff_fedss.datasets.central.augmentation import Augmentation, TwoViews
@@ -60,8 +61,7 @@ def test_batches_resume_where_they_were_left(task):
     assert task.steps_per_epoch == 2
     batches = task.batches(0)
     first, second, third = (next(batches) for _ in range(3))
-    for ours, theirs in zip(third, next(task.batches(2))):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(third, next(task.batches(2)))
     assert not np.array_equal(first[0], second[0])
     assert first[0].shape == (25, 4, 4, 3)
 
@@ -119,11 +119,7 @@ def test_an_epoch_has_every_image_once_and_the_next_another_order(data):
         )
     assert not np.array_equal(*epochs)
     later = list(itertools.islice(task.batches(5), 3))
-    for (images, labels), (expected, expected_labels) in zip(
-        later, batches[5:], strict=True
-    ):
-        np.testing.assert_array_equal(images, expected)
-        np.testing.assert_array_equal(labels, expected_labels)
+    assert_same(itertools.chain(*later), itertools.chain(*batches[5:]))
 
 
 def test_a_run_learns_and_resumes_with_the_same_bytes(data):
@@ -136,8 +132,7 @@ def test_a_run_learns_and_resumes_with_the_same_bytes(data):
     resumed = run_of(task_of(data))
     resumed.resume(state, 1)
     assert [resumed.run_round() for _ in range(12)] == metrics
-    for theirs, ours in zip(resumed.state, whole.state, strict=True):
-        np.testing.assert_array_equal(theirs, ours)
+    assert_same(resumed.state, whole.state)
 
 
 def test_the_probe_is_of_phi_as_it_is_at_inference(data):
@@ -166,9 +161,6 @@ def test_a_mobilenet_with_batch_norms_starts_one_with_group_norms(tmp_path):
     assert not group.non_trainable_variables
     report = models.load_pretrained(group, tmp_path / "phi.h5", min_share=1.0)
     assert report.num_loaded == group.count_params()
-    for ours, theirs in zip(
-        group.trainable_variables, batch.trainable_variables, strict=True
-    ):
-        np.testing.assert_array_equal(ours, theirs)
+    assert_same(group.trainable_variables, batch.trainable_variables)
     with pytest.raises(ValueError, match="normalization must be one of"):
         models.mobilenet_v3((32, 32, 3), 16, normalization="layer")

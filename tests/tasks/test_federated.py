@@ -16,17 +16,8 @@ LABELS = np.repeat(np.arange(100, 110, dtype=np.int32), [2, 3, 4, 5, 1, 6, 2, 2,
 
 
 def unseen_dataset(images, labels=LABELS):
-    clients = InMemoryClientData(
-        {"a": (np.zeros([3, 4, 4, 1], np.uint8), np.array([0, 1, 1], np.int32))}
-    )
-    return FederatedDataset(
-        name="toy",
-        num_classes=2,
-        image_shape=(4, 4, 1),
-        train=clients,
-        test=HeldOut.from_arrays(images, labels),
-        test_is_unseen=True,
-    )
+    clients = {"a": (np.zeros([3, 4, 4, 1], np.uint8), np.array([0, 1, 1]))}
+    return FederatedDataset.from_arrays(clients, (images, labels), test_is_unseen=True)
 
 
 def flatten():

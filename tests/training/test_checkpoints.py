@@ -8,6 +8,8 @@ import signal
 import numpy as np
 import pytest
 
+from tests.datasets.images.own_images import contents
+from tests.refusals import refused
 from tff_fedss import models, runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import Checkpoints, Run, checkpoints, train
@@ -127,30 +129,34 @@ def test_only_damaged_ones_are_no_reason_to_start_again(saved, capsys):
     assert len(list(saved.glob("damaged_*"))) == 2
 
 
-def listing(folder):
-    paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return {path: path.read_bytes() for path in paths}
-
-
 def test_one_of_another_model_stops_the_run_and_stays(saved):
-    before = listing(saved)
+    before = contents(saved)
     for state, message in (
         ([np.zeros(3)], "4 arrays, not 1"),
         (((np.zeros([3, 5]), 0.0), {"a": [0], "b": np.zeros(5)}), r"\(3, 4\), not"),
     ):
         with pytest.raises(InvalidInputError, match=message):
             Checkpoints(saved).restore(state)
-    assert listing(saved) == before
+    assert contents(saved) == before
+
+
+def failing(number):
+    """A function that fails as the operating system does."""
+
+    def fail(*_):
+        raise OSError(number, os.strerror(number))
+
+    return fail
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 def test_one_that_cannot_be_read_stops_the_run_and_stays(saved, monkeypatch, number):
-    before = listing(saved)
+    before = contents(saved)
     opened = io.open
 
     def open_most(path, *args, **kwargs):
         if os.fspath(path).endswith("round_3.npz"):
-            raise OSError(number, os.strerror(number), os.fspath(path))
+            failing(number)()
         return opened(path, *args, **kwargs)
 
     with monkeypatch.context() as patched:
@@ -158,34 +164,25 @@ def test_one_that_cannot_be_read_stops_the_run_and_stays(saved, monkeypatch, num
         patched.setattr("builtins.open", open_most)
         with pytest.raises(RunStoppedError, match=f"round_3.*{os.strerror(number)}"):
             Checkpoints(saved).restore(state_after(0))
-    assert listing(saved) == before
+    assert contents(saved) == before
     assert Checkpoints(saved).restore(state_after(0))[1] == 3
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EIO])
 def test_a_folder_that_cannot_be_read_is_no_empty_one(saved, monkeypatch, number):
-    def fail(_):
-        raise OSError(number, os.strerror(number))
-
-    monkeypatch.setattr(os, "listdir", fail)
+    monkeypatch.setattr(os, "listdir", failing(number))
     with pytest.raises(RunStoppedError, match=f"checkpoints.*{os.strerror(number)}"):
         Checkpoints(saved).restore(state_after(0))
 
 
 def test_a_save_that_fails_leaves_what_is_there(saved, monkeypatch):
-    before = listing(saved)
-
-    def fail(*_):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
+    before = contents(saved)
     folder = Checkpoints(saved)
     with monkeypatch.context() as patched:
-        patched.setattr(checkpoints.files, "write_npz", fail)
-        with pytest.raises(
-            RunStoppedError, match="round_4.npz cannot be written: No space"
-        ):
+        patched.setattr(checkpoints.files, "write_npz", failing(errno.ENOSPC))
+        with refused("round_4.npz cannot be written: No space", RunStoppedError):
             folder.save(state_after(4), 4)
-    assert listing(saved) == before
+    assert contents(saved) == before
     folder.save(state_after(4), 4)  # Once there is space.
     assert Checkpoints(saved).restore(state_after(0))[1] == 4
 
@@ -231,6 +228,11 @@ class CountingRun(Run):
         return {"loss": float(round_num), "num_examples": 1}
 
 
+@pytest.fixture
+def folders(tmp_path):
+    return {"counting": Checkpoints(tmp_path, keep=10)}
+
+
 class CopyingRun(CountingRun):
     """Makes a new state in a round, as a `FederatedRun` does."""
 
@@ -248,8 +250,7 @@ def saved_rounds(folder):
     return rounds
 
 
-def test_training_saves_now_and_then_and_at_the_end(tmp_path):
-    folders = {"counting": Checkpoints(tmp_path, keep=10)}
+def test_training_saves_now_and_then_and_at_the_end(tmp_path, folders):
     run = CountingRun()
     train([run], 7, 100, lambda *_: None, folders, rounds_per_checkpoint=3)
     assert saved_rounds(tmp_path) == [3, 6, 7]
@@ -257,19 +258,19 @@ def test_training_saves_now_and_then_and_at_the_end(tmp_path):
 
 
 @pytest.mark.parametrize("kind, saved", [(CopyingRun, [3, 5]), (CountingRun, [3])])
-def test_an_interrupt_saves_the_last_whole_round_if_it_is_there(tmp_path, kind, saved):
-    folders = {"counting": Checkpoints(tmp_path, keep=10)}
+def test_an_interrupt_saves_the_last_whole_round_if_it_is_there(
+    tmp_path, folders, kind, saved
+):
     with pytest.raises(KeyboardInterrupt):
         train([kind(stop_in=6)], 7, 9, lambda *_: None, folders, 3)
     assert saved_rounds(tmp_path) == saved
 
 
-def test_an_interrupt_between_rounds_saves_the_last_one(tmp_path):
+def test_an_interrupt_between_rounds_saves_the_last_one(tmp_path, folders):
     def release(metrics, speed):
         if metrics["round"] == 5:
             os.kill(os.getpid(), signal.SIGINT)
 
-    folders = {"counting": Checkpoints(tmp_path, keep=10)}
     # A shell starts what runs in the background with SIGINT ignored.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -281,12 +282,11 @@ def test_an_interrupt_between_rounds_saves_the_last_one(tmp_path):
 
 
 @pytest.mark.parametrize("kind, saved", [(CopyingRun, [3, 4]), (CountingRun, [3])])
-def test_a_round_that_was_not_released_is_not_saved(tmp_path, kind, saved):
+def test_a_round_that_was_not_released_is_not_saved(tmp_path, folders, kind, saved):
     def release(metrics, speed):
         if metrics["round"] == 5:
             raise OSError("disk full")
 
-    folders = {"counting": Checkpoints(tmp_path, keep=10)}
     with pytest.raises(OSError, match="disk full"):
         train([kind()], 7, 9, release, folders, 3)
     # The one before is, which was released but not due, if its state is still there.

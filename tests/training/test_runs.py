@@ -1,5 +1,4 @@
 import asyncio
-import csv
 import functools
 
 import numpy as np
@@ -9,11 +8,12 @@ import tensorflow_federated as tff
 
 from examples import tff_program
 from tests.algorithms import toy
+from tests.arrays import assert_same
+from tests.experiments.central_runs import rows_of
 from tests.training.test_checkpoints import CountingRun
 from tff_fedss import algorithms, class_set_defences, models, runtime, tasks, training
 from tff_fedss.algorithms import aggregation
 from tff_fedss.datasets import synthetic
-from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.training import Metrics, Run
 
 
@@ -204,8 +204,7 @@ def test_runs_start_from_a_given_feature_extractor(task, process, kind):
     classifier = run.weights.trainable[-1]
     run.set_feature_extractor(start)
     np.testing.assert_array_equal(run.weights.trainable[-1], classifier)
-    for ours, given in zip(run.weights.trainable[:-1], start, strict=True):
-        np.testing.assert_array_equal(ours, given)
+    assert_same(run.weights.trainable[:-1], start)
 
 
 def test_evaluation_counts_the_nearest_classes(task):
@@ -260,23 +259,11 @@ def test_the_warm_start_trains_phi_in_place(task):
     first, again, initial = (task.feature_extractor_fn() for _ in range(3))
     for model in (first, again):
         training.warm_start(model, task.dataset, num_epochs=1, seed=0)
-    for a, b in zip(first.get_weights(), again.get_weights(), strict=True):
-        np.testing.assert_array_equal(a, b)
+    assert_same(first.get_weights(), again.get_weights())
     moved = [
         np.abs(a - b).max() for a, b in zip(first.get_weights(), initial.get_weights())
     ]
     assert min(moved) > 1e-4
-
-
-@functools.cache
-def toy_task():
-    cohort = toy.make_cohort()
-    dataset = FederatedDataset.from_arrays(
-        {f"client{i}": (c["image"], c["label"]) for i, c in enumerate(cohort)},
-        (cohort[0]["image"], cohort[0]["label"]),
-        num_classes=toy.NUM_CLASSES,
-    )
-    return tasks.Classification(dataset, toy.dense_features)
 
 
 def defended_process():
@@ -298,7 +285,7 @@ def test_a_run_resumes_from_a_checkpoint_to_the_same_bytes(tmp_path):
     built = defended_process()
 
     def new():
-        return training.FederatedRun("x", built, toy_task(), cohort_size=2, seed=3)
+        return training.FederatedRun("x", built, toy.task(), cohort_size=2, seed=3)
 
     whole, first = new(), new()
     expected = [whole.run_round() for _ in range(4)]
@@ -326,15 +313,10 @@ def other_context():
     tff.framework.set_default_context(before)
 
 
-def rows(folder):
-    with (folder / "metrics.csv").open() as file:
-        return list(csv.DictReader(file))
-
-
 def test_the_program_does_the_rounds_of_a_run(other_context, tmp_path, one_layer):
     for number in (2, 3):  # The second start resumes.
         tff_program.main(tmp_path, rounds=number)
-    found = rows(tmp_path)
+    found = rows_of(tmp_path)
     assert len(found) == 3 and any((tmp_path / "models").iterdir())
 
     dataset = synthetic.glyphs(40, image_size=14)

@@ -133,7 +133,7 @@ def test_other_inputs_than_images(dtype, shape):
     task = tasks.Classification(dataset, phi)
     run = training.FederatedRun("fedss", process, task, cohort_size=2, seed=0)
     assert run.run_round()["num_examples"] == 12
-    assert 0 <= task.evaluate(run.weights)["top1"] <= 1
+    assert "top1" in task.evaluate(run.weights)
 
 
 def test_examples_of_other_structure():

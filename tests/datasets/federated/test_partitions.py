@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from tff_fedss import errors
-from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.federated.partitioners import (
     Chunks,
     Classes,
@@ -32,12 +31,11 @@ def _labels(sizes, seed=1):
 
 
 def _counts(partition, labels):
-    """Images by client and class, counted one at a time, int[K, n]."""
-    counts = np.zeros([partition.num_clients, labels.max() + 1], int)
-    for k in range(partition.num_clients):
-        for example in partition.examples(k):
-            counts[k, labels[example]] += 1
-    return counts
+    """Images by client and class, int[K, n]."""
+    clients = map(partition.examples, range(partition.num_clients))
+    return np.stack(
+        [np.bincount(labels[e], minlength=labels.max() + 1) for e in clients]
+    )
 
 
 _UNEVEN = [40, 1, 0, 7, 25, 25, 3, 60, 12, 30]
@@ -92,22 +90,7 @@ def test_a_clients_examples_are_not_sorted_by_class(way):
     assert returns > 20
 
 
-# chunks: SOP.
-
-
-def test_chunks_of_the_true_sop_totals():
-    sizes = np.full(11_318, 5)
-    sizes[: 59_551 - sizes.sum()] += 1
-    labels = _labels(sizes)
-    partition = partitions.chunks(
-        labels, partitions.equal_sizes(len(labels), 100), _rng()
-    )
-    assert partition.num_clients == 596
-    assert set(partition.sizes[:-1]) == {100} and partition.sizes[-1] == 51
-    classes_per_client = (_counts(partition, labels) > 0).sum(1)
-    # A class is in a second client only where a cut goes through it.
-    assert 11_318 < classes_per_client.sum() <= 11_318 + 595
-    assert 19 < classes_per_client.mean() < 20
+# chunks, at SOP's size: tests/data/test_partition_sop.py.
 
 
 @pytest.mark.parametrize("num_images, clients", [(10, 6), (50, 30), (60, 12)])
@@ -231,7 +214,7 @@ def test_natural_clients_are_those_of_the_data():
 def test_iid_clients_are_alike():
     found = split(Iid(7))
     assert found.sizes.max() - found.sizes.min() <= 1
-    counts = np.stack([np.bincount(LABELS[e], minlength=10) for _, e in found.items()])
+    counts = _counts(found, LABELS)
     # 60 images of a class on 7 clients, 8.6 on average, standard deviation 2.7.
     assert counts.min() >= 1 and counts.max() <= 20
 
@@ -256,9 +239,7 @@ def test_shares_of_a_class_are_dirichlet(alpha):
     rng = np.random.default_rng(0)
     labels = np.repeat(np.arange(400), 1000)
     found = Dirichlet(alpha, 5).split(labels, rng)
-    shares = np.stack(
-        [np.bincount(labels[e], minlength=400) / 1000 for _, e in found.items()]
-    )
+    shares = _counts(found, labels) / 1000
     # Of Dir_K(alpha): mean 1 / K, variance (K - 1) / K^2 / (K alpha + 1).
     np.testing.assert_allclose(shares.mean(1), 0.2, atol=0.08)
     variance = 4 / 25 / (5 * alpha + 1)
@@ -279,7 +260,7 @@ def test_no_place_among_clients_goes_short():
         (Iid(601), "clients=601 must be at least 1 and at most 600"),
         (Dirichlet(0.01, 100), "100 draws with alpha=0.01 left one of 100 clients"),
         (Quantity(clients=10, min_size=61), "min_size=61 .* and at most 60"),
-        (Classes(11, 2), "11 clients of 2 classes each are 22 places; expected"),
+        (Classes(11, 2), "2 clients of 11 classes each are 22 places; expected"),
     ],
 )
 def test_bad_options_are_named(partitioner, message):

@@ -3,16 +3,10 @@
 import numpy as np
 import pytest
 
+from tests.refusals import refused
 from tff_fedss.datasets.federated import split_csv
-from tff_fedss.errors import InvalidInputError
 
 TRAIN = "user_id,image_id,class\n7,aa,0\n12,bb,5\n7,cc,1\n"
-
-
-def _read(tmp_path, content, **arguments):
-    path = tmp_path / "split.csv"
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return split_csv.read(path, **arguments)
 
 
 def test_the_published_test_file(test_data, tmp_path):
@@ -49,7 +43,7 @@ def test_awkward_ids_survive(tmp_path):
     ],
 )
 def test_bad_file(tmp_path, content, message):
-    with pytest.raises(InvalidInputError, match=message) as error:
-        _read(tmp_path, content, num_classes=6)
-    assert str(error.value).startswith(str(tmp_path / "split.csv"))
-    assert "\n" not in str(error.value)
+    path = tmp_path / "split.csv"
+    path.write_text(content)
+    with refused(f"^{path}.*{message}"):
+        split_csv.read(path, num_classes=6)

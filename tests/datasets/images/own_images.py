@@ -65,14 +65,21 @@ def images(*names: str) -> dict[str, bytes]:
 
 
 def of_classes(
-    root: pathlib.Path, *classes: str, count: int = 6, sides: tuple[int, ...] = (16,)
+    root: pathlib.Path,
+    *classes: str,
+    count: int = 6,
+    sides: tuple[int, ...] = (16,),
+    first: int = 0,
 ) -> pathlib.Path:
-    """Writes folders of classes, whose images have one of some sizes in turn."""
+    """Writes folders of classes, whose images have one of some sizes in turn.
+
+    With another `first`, other images of the same classes.
+    """
     contents = {}
     for k, name in enumerate(classes):
         for i in range(count):
             side = sides[i % len(sides)]
-            pixels = picture(100 * k + i, (side, side)) // 2
+            pixels = picture(100 * k + first + i, (side, side)) // 2
             pixels[..., k % 3] += 120
             contents[f"{name}/{i}.png"] = encoded(pixels)
     return write(root, contents)

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.datasets.images import own_images
+from tests.refusals import refused
 from tff_fedss.datasets import images
 from tff_fedss.datasets.images import layout
-from tff_fedss.errors import InvalidInputError
 
 
 def of(*names, folders="auto"):
@@ -126,7 +126,7 @@ def test_a_table_may_have_no_labels():
     names = ["1.png", "2.png", "images.csv"]
     what = layout.from_table(table, "images.csv", names, "X", needs_labels=False)
     assert what.files.tolist() == [1, 0] and what.labels is None
-    with pytest.raises(InvalidInputError, match="expected the columns path,label"):
+    with refused("expected the columns path,label"):
         layout.from_table(table, "images.csv", names, "X")
 
 
@@ -139,7 +139,7 @@ def test_an_index_without_classes(tmp_path):
     one_class = own_images.write(tmp_path / "one", own_images.images("a/1.png"))
     index = images.load_index(one_class, needs_labels=False)
     assert index.class_names == ["a"]
-    with pytest.raises(InvalidInputError, match="one class or none"):
+    with refused("one class or none"):
         images.load_index(data, folders="none")
 
 
@@ -174,7 +174,9 @@ def hidden_table(root):
 
 def damaged_table(root):
     path = own_images.write(root / "data.zip", table("path,label\na/1.png,x\n"))
-    path.write_bytes(path.read_bytes().replace(b"a/1.png,x", b"a/1.png,y"))
+    content = bytearray(path.read_bytes())
+    content[content.find(b"images.csv") + len("images.csv") + 3] ^= 255
+    path.write_bytes(content)
     return path
 
 
@@ -225,8 +227,7 @@ def test_one_line_says_what_is_wrong(name, tmp_path, cache):
     path = tmp_path / "data"
     path.mkdir()
     path = made(tmp_path) if callable(made) else own_images.write(path, made)
-    with pytest.raises(InvalidInputError, match=message) as caught:
+    with refused(message) as caught:
         images.load_index(path)
-    text = str(caught.value)
-    assert "\n" not in text and len(text) < 400
+    assert len(str(caught.value)) < 400
     assert not list(cache.glob(".*"))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tests.datasets.images import own_images, small_faces  # noqa: F401: for TFDS
+from tests.refusals import refused
 from tff_fedss.datasets import images
 from tff_fedss.datasets.images import tfds_index
-from tff_fedss.errors import InvalidInputError
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def test_damage_is_named(folder, tmp_path):
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
-    with pytest.raises(InvalidInputError, match="train.tfrecord.*cut off or damaged"):
+    with refused("train.tfrecord.*cut off or damaged"):
         load(tmp_path)
 
 
@@ -72,12 +72,10 @@ def test_damage_is_named(folder, tmp_path):
     ],
 )
 def test_bad_names_are_named(folder, name, keys, message):
-    with pytest.raises(InvalidInputError, match=message) as caught:
+    with refused(message):
         load(folder, name, **keys)
-    assert "\n" not in str(caught.value)
 
 
 def test_data_without_a_known_split_are_named(folder):
-    found = "found the splits extra, test, train; expected training$"
-    with pytest.raises(InvalidInputError, match=found[:-1]):
+    with refused("found the splits train, test, extra; expected training"):
         load(folder, splits={"training": images.layout.TRAIN})

@@ -2,11 +2,13 @@
 
 import json
 import pathlib
+import re
 
 import pytest
 
 from experiments.common import results, sources
 from tests.experiments import run_folders
+from tests.refusals import refused
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 KIND = results.RunKind(
@@ -128,10 +130,9 @@ DAMAGES = [
 @pytest.mark.parametrize("file, damage, message", DAMAGES)
 def test_damage_is_named(folder, file, damage, message):
     damage(folder / file)
-    with pytest.raises(InvalidInputError) as error:
+    with refused(re.escape(message)) as error:
         read(folder)
-    assert str(folder) in str(error.value) and message in str(error.value)
-    assert "\n" not in str(error.value)
+    assert str(folder) in str(error.value)
 
 
 def test_what_cannot_be_read_is_the_machines_fault(folder, monkeypatch):
@@ -163,7 +164,7 @@ def cell(tmp_path, *options):
     return [read(write(tmp_path, seed, **o)) for seed, o in enumerate(options)]
 
 
-def refused(cells, *parts):
+def assert_differ(cells, *parts):
     with pytest.raises(InvalidInputError) as error:
         results.check_comparable(cells)
     for part in parts:
@@ -209,8 +210,8 @@ def test_runs_of_a_cell(tmp_path, options):
 def test_what_is_not_of_a_cell_is_not_of_a_table_either(tmp_path, second, parts):
     runs = cell(tmp_path, {"origin": with_data(7)}, {}, second)
     names = [f"{tmp_path}/seed2", f"{tmp_path}/seed0"]
-    refused({"a": runs}, *names, *parts)
-    refused({str(run.seed): [run] for run in runs}, *names, *parts)
+    assert_differ({"a": runs}, *names, *parts)
+    assert_differ({str(run.seed): [run] for run in runs}, *names, *parts)
 
 
 def test_cells_of_a_table(tmp_path):
@@ -220,9 +221,9 @@ def test_cells_of_a_table(tmp_path):
     other = results.Run(
         **{**vars(second), "flags": {**second.flags, "sampling": "all_random"}}
     )
-    refused({"a": [first, other]}, "--sampling=all_random", "=pprn")
+    assert_differ({"a": [first, other]}, "--sampling=all_random", "=pprn")
     cells = {"a": [first], "b": [other]}
-    refused(cells, "--num_strata=4, but")
+    assert_differ(cells, "--num_strata=4, but")
     results.check_comparable(cells, {"num_strata"})
 
 
@@ -235,4 +236,4 @@ def test_data_that_are_drawn_from_the_seed(tmp_path):
     )
     results.check_comparable({"a": runs})
     again = read(write(tmp_path / "b", flags=own, origin={"data": {"sum": 3}}))
-    refused({"a": runs, "b": [again]}, "another sum")
+    assert_differ({"a": runs, "b": [again]}, "another sum")

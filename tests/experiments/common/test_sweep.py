@@ -58,13 +58,12 @@ def test_what_is_done_is_not_run_again(run, finished):
     _, results_dir = finished
     (path,) = results_dir.glob("*/seed0/metrics.csv")
     before = path.stat().st_mtime_ns
-    outcome = run("toy/1", results_dir, "--cells=*fedss*")
-    assert outcome.code == 0, outcome.errors
-    assert "1 of 1 runs are done." in outcome.output
+    output, _ = run("toy/1", results_dir, "--cells=*fedss*").ok()
+    assert "1 of 1 runs are done." in output
     # Another program may have had the runs; the page is written without any.
     (results_dir / "table1.md").unlink()
-    outcome = run("toy/1", results_dir, "--report")
-    assert outcome.code == 0 and "# Two cells" in outcome.output
+    output, _ = run("toy/1", results_dir, "--report").ok()
+    assert "# Two cells" in output
     assert (results_dir / "table1.md").exists()
     assert path.stat().st_mtime_ns == before
     outcome = run("toy/1", results_dir, "--cells=*fedss*", "--rounds=7")
@@ -73,9 +72,8 @@ def test_what_is_done_is_not_run_again(run, finished):
 
 def test_a_list_has_a_command_for_each_run_that_is_missing(server, run, finished):
     _, results_dir = finished
-    outcome = run("toy/1", results_dir, "--list")
-    assert outcome.code == 0, outcome.errors
-    (line,) = outcome.output.splitlines()
+    output, _ = run("toy/1", results_dir, "--list").ok()
+    (line,) = output.splitlines()
     script, python, *arguments = shlex.split(line)
     assert pathlib.Path(script).name == "run.sh" and python == "python"
     module, *flags = arguments[arguments.index("-m") + 1 :]

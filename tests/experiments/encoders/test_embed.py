@@ -7,9 +7,9 @@ import pytest
 from experiments.encoders import embed, vectors
 from tests.datasets.images import own_images
 from tests.experiments.encoders.conftest import CLASSES, EACH
+from tests.refusals import refused
 from tff_fedss import models
 from tff_fedss.datasets import formats
-from tff_fedss.errors import InvalidInputError
 
 
 def flags_of(encoder_file, pictures, output):
@@ -22,8 +22,7 @@ def test_path_label_and_vector_of_each_image(
 ):
     path = tmp_path / f"vectors{suffix}"
     flags = flags_of(encoder_file, pictures, path)
-    code, output, errors = run(embed, *flags)
-    assert code == 0, errors
+    output, _ = run(embed, *flags).ok()
     assert "45 images of 3 classes, 16 numbers each" in output
     assert [p.name for p in tmp_path.iterdir()] == [path.name]
     if suffix == ".npz":
@@ -42,8 +41,8 @@ def test_path_label_and_vector_of_each_image(
         np.testing.assert_allclose(found[k], encoder.embed([image])[0], atol=1e-6)
 
     content = path.read_bytes()
-    code, _, _ = run(embed, *flags)
-    assert code == 0 and path.read_bytes() == content
+    run(embed, *flags).ok()
+    assert path.read_bytes() == content
 
 
 def test_images_without_classes(run, encoder_file, pictures, tmp_path):
@@ -52,17 +51,16 @@ def test_images_without_classes(run, encoder_file, pictures, tmp_path):
     for k, source in enumerate(sorted(pictures.rglob("*.png"))[:5]):
         shutil.copy(source, folder / f"{k} ü\n.png")
     for output in (tmp_path / "v.parquet", tmp_path / "v.npz"):
-        code, said, errors = run(embed, *flags_of(encoder_file, folder, output))
-        assert code == 0, errors
+        said, _ = run(embed, *flags_of(encoder_file, folder, output)).ok()
         assert "5 images without classes" in said
         assert vectors.read(output).labels is None
         assert vectors.read(output).paths[0] == "0 ü\n.png"
-    code, said, _ = run(
+    said, _ = run(
         embed,
         *flags_of(encoder_file, pictures, tmp_path / "w.npz"),
         "--folders=none",
-    )
-    assert code == 0 and "45 images without classes" in said
+    ).ok()
+    assert "45 images without classes" in said
 
 
 def test_a_damaged_image_is_named_before_anything_is_written(
@@ -71,10 +69,9 @@ def test_a_damaged_image_is_named_before_anything_is_written(
     folder, path = tmp_path / "images", tmp_path / "v.npz"
     own_images.write(folder, own_images.images("a/1.png", "b/2.png"))
     (folder / "b" / "2.png").write_bytes(b"\x89PNG\r\n\x1a\nno")
-    code, output, errors = run(embed, *flags_of(encoder_file, folder, path))
-    assert (code, output) == (2, "") and "2.png is no whole JPEG" in errors
-    assert errors.startswith(f"error: --images={folder}")
-    assert errors.count("\n") == 1 and not path.exists()
+    outcome = run(embed, *flags_of(encoder_file, folder, path))
+    line = outcome.refused("2.png is no whole JPEG")
+    assert line.startswith(f"error: --images={folder}") and not path.exists()
 
 
 @pytest.mark.parametrize("suffix", vectors.SUFFIXES)
@@ -82,7 +79,5 @@ def test_a_damaged_image_is_named_before_anything_is_written(
 def test_a_damaged_file_is_not_taken_for_vectors(suffix, content, tmp_path):
     path = tmp_path / f"v{suffix}"
     path.write_bytes(content)
-    with pytest.raises(
-        InvalidInputError, match=f"{path} is damaged, or not a file of em"
-    ):
+    with refused(f"{path} is damaged, or not a file of em"):
         vectors.read(path)

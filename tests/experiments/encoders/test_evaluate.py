@@ -23,8 +23,7 @@ def test_measures_all_classes_and_the_trained_and_new_ones_apart(
 ):
     path = tmp_path / "measured.json"
     flags = f"--model={encoder_file}", f"--images={pictures}"
-    code, output, errors = run(evaluate, *flags, f"--output={path}", "--far=0.01")
-    assert code == 0, errors
+    output, _ = run(evaluate, *flags, f"--output={path}", "--far=0.01").ok()
     # Of the three classes, training had "a b"; alone, it is no task.
     content = json.loads(path.read_text())
     assert list(content["measured"]) == ["all", "new classes"]
@@ -60,10 +59,8 @@ def test_measures_all_classes_and_the_trained_and_new_ones_apart(
         np.testing.assert_allclose(content["measured"]["all"][name], value)
         assert f"{100 * value:.1f} %" in output
 
-    code, of_file, errors = run(
-        evaluate, *flags, f"--vectors={vectors_file}", "--far=0.01"
-    )
-    assert code == 0 and of_file == output, errors
+    of_file, _ = run(evaluate, *flags, f"--vectors={vectors_file}", "--far=0.01").ok()
+    assert of_file == output
 
 
 def test_vectors_of_other_images_are_refused(
@@ -73,11 +70,11 @@ def test_vectors_of_other_images_are_refused(
     shutil.copytree(pictures, other)
     next(other.rglob("*.png")).unlink()
     flags = f"--model={encoder_file}", f"--images={other}"
-    code, _, errors = run(evaluate, *flags, f"--vectors={vectors_file}")
-    assert code == 2 and "is of other images than --model and --images" in errors
-    assert errors.count("\n") == 1
-    code, _, errors = run(evaluate, *flags, f"--vectors={tmp_path / 'none'}")
-    assert code == 2 and "is not a file" in errors
+    for path, message in (
+        (vectors_file, "is of other images than --model and --images"),
+        (tmp_path / "none", "is not a file"),
+    ):
+        run(evaluate, *flags, f"--vectors={path}").refused(message)
 
 
 def test_a_collapsed_encoder_is_said_first():
@@ -100,8 +97,5 @@ def test_a_collapsed_encoder_is_said_first():
 )
 def test_too_little_to_measure_is_said(names, message, run, encoder_file, tmp_path):
     folder = own_images.write(tmp_path / "few", own_images.images(*names))
-    code, output, errors = run(
-        evaluate, f"--model={encoder_file}", f"--images={folder}"
-    )
-    assert (code, output) == (2, "") and message in errors
-    assert errors.startswith(f"error: --images={folder}") and errors.count("\n") == 1
+    outcome = run(evaluate, f"--model={encoder_file}", f"--images={folder}")
+    assert outcome.refused(message).startswith(f"error: --images={folder}")

@@ -15,17 +15,15 @@ from tff_fedss.datasets import synthetic
 
 def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path):
     folder, path = tmp_path / "run", tmp_path / "encoder.keras"
-    code, _, errors = run_train(
+    run_train(
         "--dataset=glyphs:num_classes=40",
         "--num_negatives=5",
         "--clients_per_round=2",
         "--warm_start_epochs=0",
         "--rounds=1",
         f"--results_dir={folder}",
-    )
-    assert code == 0, errors
-    code, output, errors = run(export, f"--results_dir={folder}", f"--output={path}")
-    assert code == 0, errors
+    ).ok()
+    output, _ = run(export, f"--results_dir={folder}", f"--output={path}").ok()
     assert "small_cnn of fedss, 81,632 parameters, 28x28 pixels to 64" in output
 
     dataset = synthetic.glyphs(40)
@@ -57,8 +55,7 @@ def test_the_encoder_says_where_it_comes_from(encoder_file, finished):
 def test_an_onnx_file_is_verified_and_has_a_card(run, finished, tmp_path, monkeypatch):
     path = tmp_path / "e.onnx"
     flags = f"--results_dir={finished}", f"--output={path}", "--format=onnx"
-    code, output, errors = run(export, *flags)
-    assert code == 0, errors
+    output, _ = run(export, *flags).ok()
     deviation = float(output.split("from the run's vectors ")[1].split()[0])
     assert 0 <= deviation <= 1e-5
     assert models.ExportedEncoder(path).metadata["flags"] == FLAGS
@@ -66,8 +63,8 @@ def test_an_onnx_file_is_verified_and_has_a_card(run, finished, tmp_path, monkey
     assert "- Data: omniglot, 2 classes" in card and "(to be filled in)" in card
     (tmp_path / "model_card.md").write_text("# e.onnx\nmine")
     flags = flags[0], f"--output={tmp_path / 'e.keras'}"
-    code, _, _ = run(export, *flags)
-    assert code == 0 and (tmp_path / "e.keras.model_card.md").exists()
+    run(export, *flags).ok()
+    assert (tmp_path / "e.keras.model_card.md").exists()
     monkeypatch.setattr(export, "_MOST_DEVIATION", -1.0)
     code, output, errors = run(export, *flags)
     assert code == 1 and "expected at most -1" in errors
@@ -86,12 +83,11 @@ def test_the_card_has_an_interval(phi, finished):
 def test_one_of_several_methods(run, phi, tmp_path):
     folder = write_run(tmp_path / "run", phi, "fedss", "full_softmax")
     flags = f"--results_dir={folder}", f"--output={tmp_path / 'x.keras'}"
-    code, _, errors = run(export, *flags)
-    assert code == 2 and "of fedss, full_softmax: choose one by --method" in errors
-    code, _, errors = run(export, *flags, "--method=pos_only")
-    assert code == 2 and "pos_only.npz, but fedss, full_softmax" in errors
-    code, output, _ = run(export, *flags, "--method=full_softmax")
-    assert code == 0 and "of full_softmax" in output
+    run(export, *flags).refused("of fedss, full_softmax: choose one by --method")
+    other = run(export, *flags, "--method=pos_only")
+    other.refused("pos_only.npz, but fedss, full_softmax")
+    output, _ = run(export, *flags, "--method=full_softmax").ok()
+    assert "of full_softmax" in output
 
 
 @pytest.mark.parametrize(
@@ -128,8 +124,7 @@ def test_a_backbone_of_moco_has_its_moving_averages(run, tmp_path):
     np.savez(folder / "moco.npz", **arrays)
     np.savez(folder / "losses.npz", plain=np.zeros(3))
     path = tmp_path / "x.keras"
-    code, _, errors = run(export, f"--results_dir={folder}", f"--output={path}")
-    assert code == 0, errors
+    run(export, f"--results_dir={folder}", f"--output={path}").ok()
     images = rng.integers(0, 256, (3, 32, 32, 3)).astype(np.uint8)
     expected = tf.math.l2_normalize(models.inference(backbone)(images), -1)
     vectors = models.ExportedEncoder(path).embed(list(images))
@@ -165,9 +160,7 @@ def test_what_is_no_finished_run_is_refused(spoil, message, run, phi, tmp_path):
     folder = write_run(tmp_path / "run", phi, "fedss")
     spoil(folder)
     path = tmp_path / "x.keras"
-    code, output, errors = run(export, f"--results_dir={folder}", f"--output={path}")
-    assert (code, output) == (2, "") and message in errors
-    assert errors.startswith("error: ") and errors.count("\n") == 1
+    run(export, f"--results_dir={folder}", f"--output={path}").refused(message)
     assert not path.exists()
 
 

@@ -99,14 +99,13 @@ def test_the_page_is_whole_and_asks_for_nothing(page_file):
 def test_the_same_command_writes_the_same_page(
     run, encoder_file, pictures, page_file, tmp_path
 ):
-    code, output, errors = run(
+    output, _ = run(
         neighbours,
         f"--model={encoder_file}",
         f"--images={pictures}",
         f"--output={tmp_path / 'deep' / 'page'}",
         "--num_queries=12",
-    )
-    assert code == 0, errors
+    ).ok()
     assert "12 queries, from 45 images of 3 classes" in output
     again = tmp_path / "deep" / "page" / "index.html"
     assert again.read_bytes() == page_file.read_bytes()
@@ -122,15 +121,9 @@ def test_the_same_command_writes_the_same_page(
 def test_nothing_to_show_is_said(flags, names, message, run, encoder_file, tmp_path):
     folder = own_images.write(tmp_path / "few", own_images.images(*names))
     path = tmp_path / "page"
-    code, output, errors = run(
-        neighbours,
-        f"--model={encoder_file}",
-        f"--images={folder}",
-        f"--output={path}",
-        *flags,
-    )
-    assert (code, output) == (2, "") and message in errors and not path.exists()
-    assert errors.count("\n") == 1
+    files = (f"--model={encoder_file}", f"--images={folder}", f"--output={path}")
+    run(neighbours, *files, *flags).refused(message)
+    assert not path.exists()
 
 
 def decoded(uri):

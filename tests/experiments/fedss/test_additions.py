@@ -36,8 +36,7 @@ def toy(monkeypatch):
 
 def test_a_method_is_added_in_one_place(toy, run_program, tmp_path, monkeypatch):
     def run(*arguments, **options):
-        code, output, errors = run_program(*arguments, **options)
-        assert code == 0, errors
+        output, _ = run_program(*arguments, **options).ok()
         return output
 
     flags = [f"--{name}={value}" for name, value in TINY.items()]
@@ -95,16 +94,15 @@ def test_a_data_set_is_added_in_one_place(run_train, tmp_path, monkeypatch):
     spec = tasks.DatasetSpec("Toy letters", {"classification": settings}, load)
     monkeypatch.setitem(tasks.DATASETS, "toy", spec)
 
-    code, output, errors = run_train(
+    output, _ = run_train(
         "--dataset=toy:num_letters=40", f"--results_dir={tmp_path}"
-    )
-    assert code == 0, errors
+    ).ok()
     assert "n=40 classes" in output
     rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
     assert [row["round"] for row in rows] == ["0", "1"]
     assert "--dataset=toy:num_letters=40" in (tmp_path / "flags.txt").read_text()
-    code, _, errors = run_train("--dataset=toy:letters=40", f"--results_dir={tmp_path}")
-    message = "has no option letters; it has num_letters; for example --dataset=toy:"
-    assert code == 2 and message in errors
+    run_train("--dataset=toy:letters=40", f"--results_dir={tmp_path}").refused(
+        "has no option letters; it has num_letters; for example --dataset=toy:"
+    )
     _, output, _ = run_train("--help")
     assert "num_letters: How many classes. Default: 26." in output

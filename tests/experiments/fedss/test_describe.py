@@ -1,13 +1,15 @@
 """The description of a data set: its counts, its table, its picture."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments.fedss import describe
 from tff_fedss.datasets import synthetic
-from tff_fedss.datasets.federated.clients import Counted, InMemoryClientData
-from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
+from tff_fedss.datasets.federated.clients import Counted
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 TOY = {
     "images per client": [5, 1, 4],
@@ -23,22 +25,11 @@ def _dataset(**changes):
     def images(n):
         return np.zeros([n, 2, 2, 1], np.uint8)
 
-    train = InMemoryClientData(
-        {
-            "a": (images(5), np.array([0, 0, 0, 1, 0], np.int32)),
-            "b": (images(1), np.array([1], np.int32)),
-            "c": (images(4), np.array([0, 1, 2, 2], np.int32)),
-        }
-    )
-    fields = {
-        "name": "toy",
-        "num_classes": 4,
-        "image_shape": (2, 2, 1),
-        "train": train,
-        "test": HeldOut.from_arrays(images(7), np.zeros(7, np.int32)),
-        "note": "nothing else",
-    }
-    return FederatedDataset(**{**fields, **changes})
+    labels = {"a": [0, 0, 0, 1, 0], "b": [1], "c": [0, 1, 2, 2]}
+    clients = {name: (images(len(own)), np.array(own)) for name, own in labels.items()}
+    test = (images(7), np.zeros(7, int))
+    dataset = FederatedDataset.from_arrays(clients, test, num_classes=4)
+    return dataclasses.replace(dataset, **changes)
 
 
 def _without_labels():
@@ -86,12 +77,11 @@ def test_glyphs_are_described_without_drawing_one(monkeypatch):
 
 def test_program(run_program, tmp_path):
     picture = tmp_path / "a" / "glyphs.png"
-    code, output, errors = run_program(
+    output, _ = run_program(
         describe,
         "--dataset=glyphs:num_classes=60",
         f"--results_dir={tmp_path / 'a'}",
-    )
-    assert code == 0, errors
+    ).ok()
     assert output.startswith("glyphs: 12 clients, n = 60 classes, ")
     assert output.endswith(f"Histograms: {picture}\n")
     assert picture.stat().st_size > 10_000

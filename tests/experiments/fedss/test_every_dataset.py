@@ -20,8 +20,7 @@ def train_on(run_train, tmp_path):
 
     def train(*flags):
         folder = tmp_path / "run"
-        code, output, errors = run_train(*TINY, *flags, f"--results_dir={folder}")
-        assert code == 0, errors
+        output, _ = run_train(*TINY, *flags, f"--results_dir={folder}").ok()
         with np.load(next(folder.glob("*.npz"))) as weights:
             assert all(np.isfinite(weights[name]).all() for name in weights)
         return output, list(csv.DictReader((folder / "metrics.csv").open()))
@@ -59,7 +58,7 @@ def test_sop(train_on_sop, method):
     output, rows = train_on_sop(f"--method={method}")
     assert "n=60 classes" in output and "3 clients" in output
     assert "20 test images of other classes" in output
-    assert all(0 <= float(rows[i]["map_at_10"]) <= 1 for i in (0, 2))
+    assert all(0 < float(rows[i]["map_at_10"]) < 1 for i in (0, 2))
     assert "MAP@10" in output
 
 
@@ -74,7 +73,7 @@ def test_validation_clients_of_sop(train_on_sop, method):
         and "1 clients held out for validation" in output
     )
     assert "test images of other classes" not in output
-    assert all(0 <= float(rows[i]["map_at_10"]) <= 1 for i in (0, 2))
+    assert all(0 < float(rows[i]["map_at_10"]) < 1 for i in (0, 2))
 
 
 def test_imagenet21k(train_on, tmp_path):

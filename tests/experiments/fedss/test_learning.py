@@ -25,12 +25,11 @@ def test_fedss_learns_real_handwriting(test_data, tmp_path):
         "--rounds=30",
     )
     # Chance is 0.15 %; measured: 30 % at round 30.
-    assert top1["FedSS"] > 15
+    assert top1["FedSS"] > 25
 
 
 @pytest.mark.slow
 def test_the_demo_learns(tmp_path):
     top1 = top1_by_method(tmp_path, "demo")
-    # Chance is 0.2 %.
-    assert top1["FedSS"] > 20
-    assert top1["FullSoftmax"] > 20
+    # docs/demo/table.csv has 77 and 84 %; chance is 0.2 %.
+    assert top1["FedSS"] > 70 and top1["FullSoftmax"] > 78

@@ -3,7 +3,6 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import psutil
 import pytest
 
@@ -25,9 +24,8 @@ SMALL = (
 
 def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path, one_layer):
     folder = tmp_path / "run"
-    flags = (*SMALL, "--rounds=3", f"--results_dir={folder}")
-    code, output, errors = run_train(*flags)
-    assert code == 0, errors
+    flags = (*SMALL, "--rounds=3")
+    output, _ = run_train(*flags, f"--results_dir={folder}").ok()
     assert "n=40 classes" in output and "chance: 2.5 %" in output
     assert "Clients waited for data for " in output
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -45,36 +43,13 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path, one_layer):
         "table.csv",
         "tensorboard",
     ]
-    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    rows = central_runs.rows_of(folder)
     assert [row["round"] for row in rows] == ["0", "1", "2", "3"]
     assert [bool(row["top1"]) for row in rows] == [True, False, True, True]
     assert [bool(row["loss"]) for row in rows] == [False, True, True, True]
     (table,) = csv.DictReader((folder / "table.csv").open())
     assert float(table["top1_percent"]) == 100 * float(rows[-1]["top1"])
-
-    # The flagfile alone repeats the run, to the same bytes.
-    again = tmp_path / "again"
-    code, _, errors = run_train(
-        f"--flagfile={folder / 'flags.txt'}", f"--results_dir={again}"
-    )
-    assert code == 0, errors
-    with np.load(folder / "fedss.npz") as a, np.load(again / "fedss.npz") as b:
-        assert sorted(a) == sorted(b)
-        for name in a:
-            np.testing.assert_array_equal(a[name], b[name])
-    metrics = (folder / "metrics.csv").read_bytes()
-    assert (again / "metrics.csv").read_bytes() == metrics
-
-    # The same flags in the same folder find it done.
-    code, output, errors = run_train(*flags)
-    assert code == 0 and "Already done, nothing to run." in output
-    assert (folder / "metrics.csv").read_bytes() == metrics
-
-    # Other flags are refused, and the folder stays as it is.
-    code, _, errors = run_train(*flags, "--seed=1")
-    assert code == 2
-    assert "other flags: --seed=0 there, --seed=1 here" in errors
-    assert (folder / "metrics.csv").read_bytes() == metrics
+    central_runs.assert_repeated(run_train, flags, folder, ["fedss.npz"])
 
 
 @pytest.mark.parametrize(
@@ -108,7 +83,7 @@ def test_a_run_that_diverges_says_so_and_keeps_what_was_good(run_train, tmp_path
         "error: fedss has diverged in round 3: for 3 rounds in a row"
     )
     assert "smaller learning rate" in last and "Traceback" not in errors
-    rows = list(csv.DictReader((folder / "metrics.csv").open()))
+    rows = central_runs.rows_of(folder)
     assert [row["rejected_clients"] for row in rows] == ["", "3", "3"]
     assert all(row["loss"] == row["accuracy"] == "" for row in rows)
     assert not (folder / "done.json").exists()
@@ -117,14 +92,13 @@ def test_a_run_that_diverges_says_so_and_keeps_what_was_good(run_train, tmp_path
 def test_a_run_that_collapses_says_so(run_train, tmp_path):
     # Not from nothing, but no further than chance: with a rate that lets phi stay.
     folder = tmp_path / "run"
-    code, output, errors = run_train(
+    output, errors = run_train(
         *SMALL,
         "--rounds=1",
         "--client_learning_rate=0.3",
         f"--results_dir={folder}",
-    )
-    assert code == 0, errors
-    row = list(csv.DictReader((folder / "metrics.csv").open()))[-1]
+    ).ok()
+    row = central_runs.rows_of(folder)[-1]
     cosine = float(row["mean_cosine"])
     is_collapsed = cosine > 0.95 and float(row["top1"]) <= 5 / 40
     assert is_collapsed
@@ -162,25 +136,16 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
 )
 def test_bad_input_is_one_clear_line(run_train, tmp_path, flags, message):
     folder = tmp_path / "run"
-    code, _, errors = run_train(*SMALL, f"--results_dir={folder}", *flags)
-    assert code == 2, errors
-    assert errors.startswith("error: ") and errors.count("\n") == 1
-    assert message in errors
+    run_train(*SMALL, f"--results_dir={folder}", *flags).refused(message)
     assert not folder.exists()
 
 
 # TFDS makes the folder that it is given.
 @pytest.mark.parametrize("dataset", sorted(set(tasks.DATASETS) - {"glyphs", "tfds"}))
 def test_missing_data_are_named(run_train, tmp_path, dataset):
-    code, output, errors = run_train(
-        f"--dataset={dataset}",
-        "--data_dir=/no/such/folder",
-        f"--results_dir={tmp_path / 'run'}",
-    )
-    assert code == 2, errors
-    assert output == "" and not (tmp_path / "run").exists()
-    assert errors.startswith("error: ") and errors.count("\n") == 1
-    assert "--data_dir=/no/such/folder" in errors
+    flags = (f"--dataset={dataset}", "--data_dir=/no/such/folder")
+    message = "--data_dir=/no/such/folder"
+    central_runs.assert_refused(run_train, flags, message, tmp_path / "run")
 
 
 def test_an_interrupted_run_keeps_what_it_measured(server, tmp_path):
@@ -217,11 +182,10 @@ def test_the_best_round_of_validation_clients_is_kept(run_train, tmp_path, one_l
     best, last = tmp_path / "best", tmp_path / "last"
     learns = ("--warm_start_epochs=2", "--client_learning_rate=0.03")
     flags = (*SMALL, *learns, "--rounds_per_evaluation=1")
-    code, output, errors = run_train(
+    output, _ = run_train(
         *flags, "--rounds=30", "--patience=2", f"--results_dir={best}"
-    )
-    assert code == 0, errors
-    rows = list(csv.DictReader((best / "metrics.csv").open()))
+    ).ok()
+    rows = central_runs.rows_of(best)
     values = [float(row["validation_top1"]) for row in rows]
     kept = values.index(max(values))
     assert 2 < kept + 2 == len(rows) - 1 < 30
@@ -235,15 +199,14 @@ def test_the_best_round_of_validation_clients_is_kept(run_train, tmp_path, one_l
     assert run.rounds_done == kept + 2
 
     # The same clients, up to that round: its weights, to the bit.
-    code, _, errors = run_train(
+    run_train(
         *flags,
         "--validation_share=0.1",
         f"--rounds={kept}",
         f"--results_dir={last}",
-    )
-    assert code == 0, errors
+    ).ok()
     assert (best / "fedss.npz").read_bytes() == (last / "fedss.npz").read_bytes()
-    rows_of_last = list(csv.DictReader((last / "metrics.csv").open()))
+    rows_of_last = central_runs.rows_of(last)
     for row, other in zip(rows, rows_of_last, strict=False):
         assert {name: row[name] for name in other} == other
 
@@ -254,8 +217,7 @@ DETERMINISTIC = (*SMALL, "--rounds=1", "--deterministic", f"--seed={2**31 - 1}")
 
 def test_a_folder_is_of_deterministic_runs_or_of_others(run_train, tmp_path, one_layer):
     folder = tmp_path / "run"
-    code, _, errors = run_train(*DETERMINISTIC, f"--results_dir={folder}")
-    assert code == 0, errors
+    run_train(*DETERMINISTIC, f"--results_dir={folder}").ok()
     assert "--deterministic=true" in (folder / "flags.txt").read_text()
     described = json.loads((folder / "run.json").read_text())
     assert described["flags"]["deterministic"] == "true"
@@ -263,15 +225,14 @@ def test_a_folder_is_of_deterministic_runs_or_of_others(run_train, tmp_path, one
         "--nodeterministic": "--deterministic=true there, --deterministic=(unset) here",
         "--precision=tf32": "--precision=(unset) there, --precision=tf32 here",
     }.items():
-        code, _, errors = run_train(*DETERMINISTIC, flag, f"--results_dir={folder}")
-        assert code == 2 and difference in errors
+        other = run_train(*DETERMINISTIC, flag, f"--results_dir={folder}")
+        other.refused(difference)
 
 
 @pytest.mark.slow
 def test_deterministic_runs_are_alike(run_train, tmp_path):
     for name in ("a", "b"):
-        code, _, errors = run_train(*DETERMINISTIC, f"--results_dir={tmp_path / name}")
-        assert code == 0, errors
+        run_train(*DETERMINISTIC, f"--results_dir={tmp_path / name}").ok()
     for name in ("metrics.csv", "fedss.npz", "table.csv"):
         a, b = ((tmp_path / run / name).read_bytes() for run in ("a", "b"))
         assert a == b, name

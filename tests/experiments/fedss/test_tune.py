@@ -11,7 +11,7 @@ import pytest
 from experiments.common import config, jobs
 from experiments.fedss import run_config, train, tune
 from tests import waiting
-from tests.experiments import killing, run_folders
+from tests.experiments import central_runs, killing, run_folders
 from tff_fedss.training import run_files
 
 SMALL = (
@@ -28,7 +28,7 @@ SMALL = (
 
 @pytest.fixture
 def run_tune(run_program):
-    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+    """Runs the program in this process: flags -> an `Outcome`."""
     return functools.partial(run_program, tune)
 
 
@@ -74,14 +74,13 @@ DIVERGED = "error: fedss has diverged in round 2: a weight is not finite."
 def test_each_rate_and_m_has_an_ordinary_run(run_tune, made_up, tmp_path):
     ends, begun = made_up
     ends |= {0.1: 50.0, 0.3: 60.0}
-    code, output, errors = run_tune(
+    output, _ = run_tune(
         "--client_learning_rates=0.3,0.1",
         "--num_negatives_grid=10,5",
         "--dataset=glyphs:num_classes=40",
         "--seed=7",
         f"--results_dir={tmp_path}",
-    )
-    assert code == 0, errors
+    ).ok()
     names = [f"m{m}_rate_{rate}" for m in (5, 10) for rate in (0.1, 0.3)]
     assert begun == [f"{name} seed 7" for name in names]
     for name in names:
@@ -99,12 +98,12 @@ def test_runs_of_another_search_are_not_taken(run_tune, made_up, tmp_path):
     ends, begun = made_up
     ends |= {0.1: 50.0, 0.3: 60.0}
     flags = (*SMALL, f"--results_dir={tmp_path}", "--client_learning_rates=0.1")
-    assert run_tune("--method=neg_only", *flags)[0] == 0
+    run_tune("--method=neg_only", *flags).ok()
     code, _, errors = run_tune(*flags)
     assert code == 2 and "--method=neg_only there, --method=fedss here" in errors
     # More rates are more of the same search.
     more = (*flags[:-1], "--client_learning_rates=0.1,0.3")
-    assert run_tune("--method=neg_only", *more)[0] == 0
+    run_tune("--method=neg_only", *more).ok()
     assert len(begun) == 2
 
 
@@ -113,8 +112,7 @@ def test_a_diverged_run_counts_and_is_not_begun_again(run_tune, made_up, tmp_pat
     ends |= {0.1: 50.0, 0.3: 60.0, 1.0: DIVERGED}
     flags = (*SMALL, "--client_learning_rates=0.1,0.3,1", f"--results_dir={tmp_path}")
     for _ in range(2):
-        code, output, errors = run_tune(*flags)
-        assert code == 0, errors
+        output, _ = run_tune(*flags).ok()
         assert re.search(r"\| rate_1.0 +\| +0/1 \| +- \|", output)
         assert "Taken: --client_learning_rate=0.3" in output
         assert len(begun) == 3
@@ -144,8 +142,7 @@ def test_another_failure_is_no_divergence(run_tune, made_up, tmp_path):
     # The same command tries it again, and only that.
     shutil.rmtree(tmp_path / "rate_0.3")
     ends[0.3] = 60.0
-    code, output, errors = run_tune(*flags)
-    assert code == 0, errors
+    output, _ = run_tune(*flags).ok()
     assert begun == ["rate_0.1 seed 0", "rate_0.3 seed 0", "rate_0.3 seed 0"]
     assert "Taken: --client_learning_rate=0.3" in output
 
@@ -158,8 +155,7 @@ def test_the_highest_metric_is_taken(run_tune, made_up, tmp_path):
     ends, _ = made_up
     ends |= {0.01: 40.0, 0.03: 61.0, 0.1: 50.0}
     flags = (*SMALL, "--client_learning_rates=0.1,0.01,0.03")
-    code, output, errors = run_tune(*flags, f"--results_dir={tmp_path}")
-    assert code == 0, errors
+    output, _ = run_tune(*flags, f"--results_dir={tmp_path}").ok()
     # sqrt(0.61 * 0.39 / 400)
     taken = "Taken: --client_learning_rate=0.03, the highest top-1 %: 61.00, with a "
     assert taken + "standard error of 2.44 on 400 images" in output
@@ -176,7 +172,7 @@ def test_where_nothing_gains_it_says_not_to_train(run_tune, made_up, tmp_path):
     ends, _ = made_up
     ends |= {0.01: 40.0, 0.03: 61.0}
     flags = (*SMALL, "--client_learning_rates=0.01,0.03", f"--results_dir={tmp_path}")
-    assert run_tune(*flags)[0] == 0
+    run_tune(*flags).ok()
     for path in tmp_path.glob("*/*/metrics.csv"):
         with path.open() as file:
             rows = list(csv.DictReader(file))
@@ -185,8 +181,7 @@ def test_where_nothing_gains_it_says_not_to_train(run_tune, made_up, tmp_path):
             writer = csv.DictWriter(file, rows[0], lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-    code, output, errors = run_tune(*flags)
-    assert code == 0, errors
+    output, _ = run_tune(*flags).ok()
     assert "Gain in points: rate_0.01 -50.0; rate_0.03 -29.0." in output
     assert "Do not train with these flags: no run ends above the start." in output
 
@@ -196,8 +191,7 @@ def test_of_equal_ones_the_first_is_taken(run_tune, made_up, tmp_path):
     ends |= {0.01: 50.0, 0.1: 50.0}
     grids = ("--client_learning_rates=0.1,0.01", "--num_negatives_grid=10,5")
     small = [flag for flag in SMALL if "negatives" not in flag]
-    code, _, errors = run_tune(*small, *grids, f"--results_dir={tmp_path}")
-    assert code == 0, errors
+    run_tune(*small, *grids, f"--results_dir={tmp_path}").ok()
     assert run_files.read_flags(tmp_path / "tuned.flags") == {
         "client_learning_rate": "0.01",
         "num_negatives": "5",
@@ -220,10 +214,7 @@ def test_of_equal_ones_the_first_is_taken(run_tune, made_up, tmp_path):
 def test_bad_flags_are_refused_before_anything_is_written(
     run_tune, tmp_path, flags, message
 ):
-    code, _, errors = run_tune(*flags, f"--results_dir={tmp_path / 'new'}")
-    assert code == 2
-    assert message in errors and len(errors.splitlines()) == 1
-    assert not (tmp_path / "new").exists()
+    central_runs.assert_refused(run_tune, flags, message, tmp_path / "new")
 
 
 def command(folder):

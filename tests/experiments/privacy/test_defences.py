@@ -27,14 +27,14 @@ SMALL = (
 
 @pytest.fixture
 def run(run_program):
-    """Runs the program in this process: flags -> (exit code, stdout, stderr)."""
+    """Runs the program in this process: flags -> an `Outcome`."""
     return functools.partial(run_program, train)
 
 
 def test_participations_are_numbers(run, tmp_path):
-    code, _, errors = run(*SMALL, "--participations=0", f"--results_dir={tmp_path}")
-    assert code == 2 and errors.count("\n") == 1
-    assert "--participations=0: expected a whole number of at least 1" in errors
+    run(*SMALL, "--participations=0", f"--results_dir={tmp_path}").refused(
+        "--participations=0: expected a whole number of at least 1"
+    )
 
 
 def test_attacks_are_on_what_is_seen():
@@ -124,8 +124,7 @@ def test_trainings_are_attacked_and_kept(run, tmp_path, one_layer):
         folder = tmp_path / f"m20_{name}" / "seed0"
         settings = cells_lib.as_arguments(cells.trainings(20)[name])
         flags = (*SMALL, *settings, f"--results_dir={folder}")
-        code, _, errors = run(*flags)
-        assert code == 0, errors
+        run(*flags).ok()
         found[name] = json.loads((folder / "done.json").read_text())
     # The same seeds ask for the same classes, and the process counts their union.
     fresh, threshold = (found[name]["measured"] for name in ("fresh", "threshold"))
@@ -140,8 +139,8 @@ def test_trainings_are_attacked_and_kept(run, tmp_path, one_layer):
     }
     assert {"requests", "unions", "update", "phi"} <= by_attack["fresh"]
     assert not {"update", "phi"} & by_attack["threshold"]
-    code, again, _ = run(*flags)
-    assert code == 0 and "Already done, nothing to run.\ntop-1" in again
+    again, _ = run(*flags).ok()
+    assert "Already done, nothing to run.\ntop-1" in again
     run_of = {
         f"m20_{name}": [
             results.read_run(tmp_path / f"m20_{name}" / "seed0", TABLE.kind)

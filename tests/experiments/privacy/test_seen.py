@@ -6,8 +6,7 @@ import tensorflow as tf
 
 from experiments.privacy import attacks, seen
 from tests.algorithms import toy
-from tff_fedss import class_set_defences, class_sets, tasks, training
-from tff_fedss.datasets.federated.dataset import FederatedDataset
+from tff_fedss import class_set_defences, class_sets, training
 from tff_fedss.privacy import aggregate
 
 M = 4
@@ -15,16 +14,8 @@ M = 4
 
 @pytest.fixture(scope="module")
 def run():
-    cohort = toy.make_cohort()
-    test = (cohort[0]["image"], cohort[0]["label"])
-    dataset = FederatedDataset.from_arrays(
-        {f"client{i}": (c["image"], c["label"]) for i, c in enumerate(cohort)},
-        test,
-        num_classes=toy.NUM_CLASSES,
-    )
-    task = tasks.Classification(dataset, toy.dense_features)
     process = toy.build("fedss", M, with_positives=True)
-    return training.FederatedRun("fedss", process, task, cohort_size=3, seed=5)
+    return training.FederatedRun("fedss", process, toy.task(), cohort_size=3, seed=5)
 
 
 def request_fn():
