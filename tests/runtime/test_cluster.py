@@ -413,6 +413,11 @@ def test_an_actor_that_cannot_read_data_is_not_taken_for_dead(cluster, caplog):
     assert "Lost an actor" not in caplog.text
 
 
+def test_how_many_gpus_an_actor_has():
+    with pytest.raises(InvalidInputError, match=r"gpus_per_actor=1.5 must be whole"):
+        cluster_pool.Pool("auto", None, 1.5, 1, {})
+
+
 @pytest.mark.parametrize(
     "num_actors, gpus_per_actor, machines, expected",
     [
@@ -428,11 +433,6 @@ def test_an_actor_that_cannot_read_data_is_not_taken_for_dead(cluster, caplog):
         (None, 0.4, dict(a=(8, 2)), dict(a=4)),
     ],
 )
-def test_how_many_gpus_an_actor_has():
-    with pytest.raises(InvalidInputError, match=r"gpus_per_actor=1.5 must be whole"):
-        cluster_pool.Pool("auto", None, 1.5, 1, {})
-
-
 def test_how_many_actors_a_machine_has(num_actors, gpus_per_actor, machines, expected):
     pool = cluster_pool.Pool("auto", num_actors, gpus_per_actor, 1, {})
 
