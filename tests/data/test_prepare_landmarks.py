@@ -141,7 +141,8 @@ def test_reads_the_original_archives(run, miniature, folder, tmp_path):
 
     with tarfile.open(shard) as tar:
         os.truncate(shard, tar.getmembers()[1].offset)  # Between two members.
-    run(*flags).refused(f"{shard} is unreadable or damaged")
+    code, _, err = run(*flags)
+    assert code == 2 and f"{shard} is unreadable or damaged" in err
 
 
 # The published split.

@@ -64,6 +64,8 @@ def test_a_threshold_pace_multiplies():
         assert easiness == pytest.approx(0.1 * 1.1**epoch)
         assert diversity == pytest.approx(0.5 * 1.2**epoch)
     assert pace.at(10**6, np.zeros(3), np.zeros(3, int)) == (np.inf, np.inf)
+    with pytest.raises(ValueError, match="easiness_growth=1 must be above 1"):
+        self_paced.ThresholdPace(0.1, 0.0, 1, 1)
 
 
 @pytest.mark.parametrize("diversity", [0.0, 0.5, 5.0])

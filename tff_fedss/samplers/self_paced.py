@@ -12,8 +12,6 @@ from typing import Protocol
 import numpy as np
 import threadpoolctl
 
-from tff_fedss.errors import check_range
-
 
 def select(
     losses: np.ndarray, clusters: np.ndarray, easiness: float, diversity: float
@@ -111,7 +109,8 @@ class ThresholdPace:
     diversity_growth: float
 
     def __post_init__(self):
-        check_range("easiness_growth", self.easiness_growth, 1, above=True)
+        if not self.easiness_growth > 1:  # Else it might never select an example.
+            raise ValueError(f"easiness_growth={self.easiness_growth} must be above 1.")
 
     def at(self, epoch, losses, clusters) -> tuple[float, float]:
         """Returns lambda and gamma of an epoch."""
