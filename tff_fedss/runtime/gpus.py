@@ -30,8 +30,9 @@ def configure_gpus(
 ) -> None:
     """Sets how this process uses GPUs, and its precision.
 
-    Settings of earlier calls are replaced. GPU memory is allocated on demand, but with
-    several clients on a GPU each gets a fixed part.
+    Settings of earlier calls are replaced, except that a GPU that is cut into parts
+    stays so. GPU memory is allocated on demand, but with several clients on a GPU each
+    gets a fixed part.
 
     Args:
         num_gpus: Number of GPUs to use, the first ones; None: all that TensorFlow sees.
