@@ -50,7 +50,7 @@ def assert_same_bytes(first, second, learned):
         assert (first / name).read_bytes() == (second / name).read_bytes(), name
 
 
-def assert_refused(run, flags, message, folder):
+def assert_refused(run, flags, message, folder, **options):
     """Bad input is one clear line, and leaves no folder."""
-    run(f"--results_dir={folder}", *flags).refused(message)
+    run(f"--results_dir={folder}", *flags).refused(message, **options)
     assert not folder.exists()

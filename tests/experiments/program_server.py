@@ -47,9 +47,12 @@ class Outcome(NamedTuple):
         assert self.code == 0, self.errors
         return self.output, self.errors
 
-    def refused(self, message: str) -> str:
-        """Returns the one line, with a message in it, that refuses the input."""
-        assert (self.code, self.output) == (2, ""), self
+    def refused(self, message: str, prints: bool = False) -> str:
+        """Returns the one line, with a message in it, that refuses the input.
+
+        With `prints`, the program may have described its data before.
+        """
+        assert self.code == 2 and (prints or self.output == ""), self
         assert self.errors.startswith("error: ") and self.errors.count("\n") == 1, self
         assert message in self.errors, self.errors
         return self.errors

@@ -48,14 +48,7 @@ def test_a_method_is_added_in_one_place(toy, run_program, tmp_path, monkeypatch)
     assert (both / "toy.npz").exists()
     # A table of both.
     own = cell_rows.drawing("glyphs", TINY, ["fedss", "toy"], [5])
-    of_both = cells.table(
-        "Toys",
-        "experiments.fedss.train",
-        own,
-        "toys",
-        seeds=(0,),
-        **pages.of_paper(own),
-    )
+    of_both = cells.table("Toys", own, "toys", (0,), **pages.of_paper(own))
     monkeypatch.setitem(fedss_cells.TABLES, ("1", "mini"), of_both)
     runs = tmp_path / "runs"
     for name in of_both.cells:

@@ -57,8 +57,9 @@ DEFENCES = {
     ],
 )
 def test_a_flag_that_cannot_be_is_one_clear_line(run_train, tmp_path, flags, message):
-    flags = (*SMALL, *flags)
-    central_runs.assert_refused(run_train, flags, message, tmp_path / "run")
+    central_runs.assert_refused(
+        run_train, (*SMALL, *flags), message, tmp_path / "run", prints=True
+    )
 
 
 def test_what_says_nothing_new_belongs_to_the_folders_of_before():

@@ -136,7 +136,7 @@ def test_a_run_that_collapses_says_so(run_train, tmp_path):
 )
 def test_bad_input_is_one_clear_line(run_train, tmp_path, flags, message):
     folder = tmp_path / "run"
-    run_train(*SMALL, f"--results_dir={folder}", *flags).refused(message)
+    run_train(*SMALL, f"--results_dir={folder}", *flags).refused(message, prints=True)
     assert not folder.exists()
 
 

@@ -77,7 +77,7 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
     ],
 )
 def test_bad_flags_are_named_in_a_line(run, tmp_path, flags, message):
-    run(*flags, f"--results_dir={tmp_path}").refused(message)
+    run(*flags, f"--results_dir={tmp_path}").refused(message, prints=True)
 
 
 def test_the_published_paper_settings_follow_from_the_sizes():
