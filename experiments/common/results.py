@@ -46,7 +46,7 @@ class RunKind:
             so that only runs of the same seed have the same data.
         starts_by_seed: Whether each seed has its own pretrained model.
         has_warm_starts: Whether the runs of a table share a --warm_start_cache.
-        command: The program's name in `./run.sh`; None: the paper's.
+        command: See `program`; None: the paper's name.
     """
 
     paper: str
@@ -57,6 +57,11 @@ class RunKind:
     starts_by_seed: bool = False
     has_warm_starts: bool = False
     command: str | None = None
+
+    @property
+    def program(self) -> str:
+        """The program's name in `./run.sh`."""
+        return self.command or self.paper
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,7 +192,7 @@ def read_run(source: sources.RunFolder | pathlib.Path, kind: RunKind) -> Run:
         if not flags.get(flag, "").isdecimal():
             raise InvalidInputError(
                 f"{where}: --{flag}={flags.get(flag, '(unset)')} is no whole number; "
-                f"expected a run of ./run.sh {kind.command or kind.paper}."
+                f"expected a run of ./run.sh {kind.program}."
             )
     if sources.seed_of(source.path) not in (None, int(flags["seed"])):
         raise InvalidInputError(
