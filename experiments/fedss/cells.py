@@ -214,10 +214,12 @@ TABLES = {
     ("long", "mini"): _table(
         "Table 1 at a size for 2 cores, after 1,000 rounds",
         [
-            *cell_rows.drawing("omniglot", _LONG, ["neg_only", "fedss"], (10, 20, 80)),
+            *cell_rows.drawing("omniglot", _LONG, ["neg_only"], (10, 20, 80)),
+            *cell_rows.drawing("omniglot", _LONG, ["fedss"], (10, 20, 40, 80)),
             *cell_rows.others("omniglot", _LONG, ["pos_only", "full_softmax"]),
         ],
         "long_mini",
+        seeds=tuple(range(5)),
     ),
     # Cells of Table 1, with enough seeds to tell a gap of a point.
     ("headline", "mini"): _table(
