@@ -175,8 +175,8 @@ CALLS = [
         "negatives='mixed' must be one of",
     ),
     (
-        lambda: class_set_defences.builder("pool", 13, 4, 5, pool_size=3),
-        "pool_size=3 must be at least 4 and at most 8",
+        lambda: class_set_defences.builder("pool", 13, 4, 5, size=3),
+        "size=3 must be at least 4 and at most 8",
     ),
     (
         lambda: class_set_defences.builder("randomized_response", 13, 4, 5, epsilon=0),

@@ -157,7 +157,7 @@ def test_numbers_may_be_numpys():
 
 @pytest.mark.parametrize(
     "name, options",
-    [("pool", {"pool_size": 6}), ("randomized_response", {"epsilon": 1})],
+    [("pool", {"size": 6}), ("randomized_response", {"epsilon": 1})],
 )
 def test_numbers_of_defences_may_be_numpys(name, options):
     def build(n, m, options):
@@ -202,7 +202,7 @@ def test_all_classes_is_everything():
 OPTIONS = {
     "memoised": {},
     "randomized_response": {"epsilon": 1.5},
-    "pool": {"pool_size": 6},
+    "pool": {"size": 6},
 }
 LABELS = tf.constant([2, 7, 7, 11])
 

@@ -116,18 +116,16 @@ class DecoyPool(class_sets.SampledClasses):
         num_negatives: m.
         max_positives: The largest |P_k| of any client.
         logit_correction: "inclusion" or "none".
-        pool_size: M, from m to n less the largest |P_k|.
+        size: M, from m to n less the largest |P_k|.
     """
 
     is_permanent = True
 
-    def __init__(self, *args: Any, pool_size: int):
+    def __init__(self, *args: Any, size: int):
         super().__init__(*args)
         most = self.num_classes - self._max_positives
-        errors.check_range(
-            "pool_size", pool_size, self._num_negatives, most, whole=True
-        )
-        self._pool_size = int(pool_size)
+        errors.check_range("size", size, self._num_negatives, most, whole=True)
+        self._pool_size = int(size)
         self.size = self._max_positives + self._pool_size
 
     def draw(self, positives, others, seed, permanent_seed=None) -> class_sets.ClassSet:
@@ -166,7 +164,7 @@ def builder(
 ) -> class_sets.ClassSetBuilder:
     """Makes a builder by its name on the command line, one of `NEGATIVES`.
 
-    Options are `epsilon` of "randomized_response" and `pool_size` of "pool"; the
+    Options are `epsilon` of "randomized_response" and `size` of "pool"; the
     other arguments are those of `class_sets.SampledClasses`.
     """
     errors.check_choice("negatives", name, NEGATIVES)

@@ -226,8 +226,6 @@ def class_set_builder(
     if config.negatives is None or not METHODS[method].draws_negatives:
         return None
     name, options = config.chosen("negatives")
-    if name == "pool":
-        options = {"pool_size": options["size"]}
     with naming(f"--negatives={config.negatives}"):
         return class_set_defences.builder(
             name,
@@ -299,16 +297,17 @@ def accountant(
     delta = mechanism.delta
     if delta is None:
         delta = dataset.num_clients**-1.1
-    if isinstance(mechanism, Ftrl):
-        return accounting.TreeAggregation(
-            mechanism.noise, delta, cohort_fn, config.restart_every
-        )
-    kind = {
-        "fixed": accounting.FixedSizeSampling,
-        "poisson": accounting.PoissonSampling,
-    }[mechanism.sampling]
-    cohort_size = config.clients_per_round
-    return kind(mechanism.noise, delta, dataset.num_clients, cohort_size)
+    with naming(f"--dp={config.dp}"):
+        if isinstance(mechanism, Ftrl):
+            return accounting.TreeAggregation(
+                mechanism.noise, delta, cohort_fn, config.restart_every
+            )
+        kind = {
+            "fixed": accounting.FixedSizeSampling,
+            "poisson": accounting.PoissonSampling,
+        }[mechanism.sampling]
+        cohort_size = config.clients_per_round
+        return kind(mechanism.noise, delta, dataset.num_clients, cohort_size)
 
 
 def columns(config: PrivacyConfig) -> tuple[str, ...]:

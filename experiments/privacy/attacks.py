@@ -1,6 +1,6 @@
 """Attacks on what the server sees; each keeps a record for every client.
 
-Every attack is judged three times: on P_k; on the same number of random other classes
+Every attack is judged three times: on P_k; on the same number of random classes
 (the same scores: an attack above chance there would be an error); and with random
 scores on P_k.
 """

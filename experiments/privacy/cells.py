@@ -66,7 +66,7 @@ VIEWS = (
     View("fresh (the paper)", "fresh"),
     View("memoised", "memoised"),
     View(f"randomized response, epsilon {_RESPONSE_EPSILON:g}", "randomized_response"),
-    View("pool, M = {pool_size}", "pool"),
+    View("pool, M = {size}", "pool"),
     View("secure", "fresh", aggregation="secure"),
     View("secure, memoised", "memoised", aggregation="secure"),
     View("secure, union", "fresh", "union", "secure"),
@@ -146,7 +146,7 @@ def _row(view: View, m: int, runs: Sequence[Run]) -> dict:
     success = means.groupby(["column", "x"]).precision_at.max()
     return {
         "m": m,
-        "title": view.title.format(pool_size=_POOL_FACTOR * m),
+        "title": view.title.format(size=_POOL_FACTOR * m),
         "seeds": len(runs),
         "metric": [run.final("top1") for run in runs],
         "bytes_down": float(np.mean([t.bytes_down for t in traffic])),

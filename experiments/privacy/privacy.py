@@ -69,6 +69,7 @@ def main(config: Config) -> None:
         config.results_dir, f"--results_dir={config.results_dir}"
     )
     config, task = server.load(config)
+    seen.check_clients(task.dataset)
     possible = _possible(config)
     made: dict[str, attacks.Attack] = {}
     facts: dict[str, list[str]] = {}
@@ -81,7 +82,12 @@ def main(config: Config) -> None:
         watch.train()
         made |= watch.attacks
         facts = watch.finish()
-    rows = {name: attack.summary() for name, attack in made.items()}
+    rows = {name: attack.summary() for name, attack in made.items() if attack.outcomes}
+    if not rows:
+        raise InvalidInputError(
+            f"--attacked_clients={config.attacked_clients}: all attacked clients hold "
+            "all classes, so that there was nothing to find. Attack more clients."
+        )
     of_all = [{"kind": kind, **row} for kind, own in rows.items() for row in own]
     files.write_text(folder / "attacks.csv", run_files.as_csv(list(of_all[0]), of_all))
     command = ["./run.sh", "privacy", *sys.argv[1:]]
@@ -90,7 +96,7 @@ def main(config: Config) -> None:
         f"- {task.dataset.summary()}",
     ]
     parts = ["# What the server learns", "\n".join(head)]
-    for name in made:
+    for name in rows:
         known = "\n".join(f"- {fact}" for fact in facts.get(name, ()))
         parts += [f"## {name}", *filter(None, [known])]
         unit = "participations" if name == "intersection" else "round"

@@ -46,6 +46,20 @@ def check_server(config: run_config.RunConfig) -> None:
         )
 
 
+def check_clients(dataset: FederatedDataset) -> None:
+    """Checks that a client lacks a class: else there is nothing to find.
+
+    Raises:
+        InvalidInputError: If each client holds all classes.
+    """
+    n = dataset.num_classes
+    if all(len(dataset.positives(k)) == n for k in dataset.train.client_ids):
+        raise InvalidInputError(
+            f"every client of {dataset.name} holds all {n:,} classes: there is nothing "
+            "to find. Use more classes, or a --partition with fewer on a client."
+        )
+
+
 # --- Requests -----------------------------------------------------------------------
 
 
@@ -139,14 +153,12 @@ class Requests:
     def model(self, num_positives: int) -> intersection.RequestModel:
         """Returns the probabilities that classes are requested by a client of |P_k|."""
         config, n = self._config, self._dataset.num_classes
-        if config.negatives is None:
-            found = intersection.fresh(n, num_positives, config.num_negatives)
-        elif not size_is_known(config):
+        if size_is_known(config):
+            found = intersection.fresh(n, num_positives, config.num_decoys)
+            found = found._replace(is_permanent=config.negatives is not None)
+        else:
             p, q = self._builder.p, self._builder.q
             found = intersection.RequestModel(p, q, is_permanent=True)
-        else:
-            found = intersection.fresh(n, num_positives, config.num_decoys)
-            found = found._replace(is_permanent=True)
         if self._of_union:
             return intersection.among_others(found, self._share_of_others)
         return found
@@ -202,19 +214,31 @@ _SOME_CLIENTS = 200
 
 
 class Updates:
-    """The updates of single clients, from a run's current model."""
+    """The updates of single clients, from a run's current model.
 
-    def __init__(self, run: training.FederatedRun, server_learning_rate: float):
+    Args:
+        run: The run, for its model.
+        process: Its process without noise.
+        server_learning_rate: That of the server's SGD.
+    """
+
+    def __init__(
+        self,
+        run: training.FederatedRun,
+        process: tff.learning.templates.LearningProcess,
+        server_learning_rate: float,
+    ):
         self._run = run
+        self._process = process
         self._learning_rate = server_learning_rate
-        self._initial = run.process.initialize()
+        self._initial = process.initialize()
 
     def of(self, client: Any) -> list[np.ndarray]:
         """Returns a client's update: the deltas of [*phi, W], in float64.
 
         It is the step of the process with this client as the cohort, without momentum.
         """
-        process, weights = self._run.process, self._run.weights
+        process, weights = self._process, self._run.weights
         state = process.set_model_weights(self._initial, weights)
         after = process.get_model_weights(process.next(state, [client]).state)
         return [
@@ -258,8 +282,8 @@ class PublicImages:
     def __init__(self, task: tasks.FederatedTask, most: int):
         if task.dataset.test_is_unseen:
             raise InvalidInputError(
-                "--task=retrieval: the server's public images are the test's, which "
-                "are of other classes there. Use --task=classification."
+                "the server's public images are the test's, which are of other classes "
+                "for retrieval. --attack=intersection needs none."
             )
         data = task.dataset.test_examples().take(most)
         batches = list(data.batch(256).as_numpy_iterator())

@@ -94,7 +94,10 @@ class Server:
             seen.class_set_builder(config, self._dataset), config.seed
         )
         self._public = seen.PublicImages(task, config.public_images)
-        self.updates = seen.Updates(self.run, config.server.learning_rate)
+        # The server sees updates before it adds the noise.
+        noiseless = dataclasses.replace(config, dp=None)
+        process = run_parts.build_run(noiseless, METHOD, task).process
+        self.updates = seen.Updates(self.run, process, config.server.learning_rate)
         self._models: list[seen.Model] = []
         self._measured: dict[int, float] = {}
         self._num_trained = self._num_held = 0
@@ -174,7 +177,7 @@ class Server:
         if "aggregate" in self.attacks:
             steps = {2**i for i in range(3, last.bit_length())} | {last}
             self.attacks["aggregate"].trace(sorted(s for s in steps if s <= last))
-            if self._sees_requests:
+            if self.attacks["aggregate"].lone_shares:
                 facts["aggregate"].append(self._lone_rows())
         return facts
 
@@ -200,7 +203,7 @@ class Server:
         attack.add_sum(w_delta, phi_scores, now, cohort)
         if (round_num - 1) % self._config.rounds_per_evaluation == 0:
             requests = None
-            if self._sees_requests:
+            if ids and self._sees_requests:
                 requests = np.stack([self.asked_by(k, round_num) for k in ids])
             attack.on_last_sum(round_num, cohort, requests)
 

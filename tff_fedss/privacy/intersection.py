@@ -38,7 +38,8 @@ def fresh(num_classes: int, num_positives: int, num_negatives: int) -> RequestMo
         num_positives: |P_k|; the server knows it, as |S_k| - m.
         num_negatives: m.
     """
-    return RequestModel(1.0, num_negatives / (num_classes - num_positives))
+    num_others = max(num_classes - num_positives, 1)
+    return RequestModel(1.0, min(1.0, num_negatives / num_others))
 
 
 def among_others(model: RequestModel, share: float) -> RequestModel:

@@ -32,7 +32,7 @@ DEFENCES = {
         ),
         (
             ["--negatives=pool:size=4"],
-            "--negatives=pool:size=4: pool_size=4 must be at least 5 and at most ",
+            "--negatives=pool:size=4: size=4 must be at least 5 and at most ",
         ),
         (
             ["--negatives=randomized_response:epsilon=1", "--num_negatives=40"],

@@ -10,7 +10,7 @@ import pytest
 from experiments.fedss import run_config, run_parts
 from experiments.privacy import attacks, privacy, seen
 from tests.privacy.test_intersection import expected
-from tff_fedss.privacy import success
+from tff_fedss.privacy import intersection, success
 
 N, M, CLIENTS = 120, 40, 24  # All of them.
 PUBLISHED = pathlib.Path(__file__).parents[3] / "docs/results/privacy"
@@ -157,3 +157,38 @@ def test_rows_that_do_not_move_are_no_positives():
     nothing = attacks.row_scores(is_all, 0 * rows, model, 6)
     assert list(nothing) == list(found)
     assert not any(scores.any() for scores in nothing.values())
+
+
+ONE_ROUND = (
+    "--attack=update",
+    "--dataset=glyphs:num_classes=60",
+    "--num_negatives=20",
+    "--rounds=1",
+    "--warm_start_epochs=0",
+    "--clients_per_round=3",
+    "--attacked_clients=2",
+    "--public_images=100",
+)
+
+
+def test_the_server_sees_updates_before_it_adds_noise(run, tmp_path):
+    found = []
+    for flags in ((), ("--dp=gaussian:noise=1",)):
+        folder = tmp_path / str(len(flags))
+        run(*ONE_ROUND, *flags, f"--results_dir={folder}").ok()
+        found.append(read(folder))
+    plain, noisy = found
+    assert [row["auc"] for row in plain] == [row["auc"] for row in noisy]
+    assert max(row["auc"] for row in plain) > 0.9
+
+
+def test_with_all_classes_on_each_client_there_is_nothing_to_find(run, tmp_path):
+    run(
+        "--attack=intersection",
+        "--dataset=glyphs:num_classes=10",
+        "--num_negatives=1",
+        "--clients_per_round=4",
+        f"--results_dir={tmp_path}",
+    ).refused("holds all 10 classes: there is nothing to find")
+    assert intersection.fresh(10, 10, 1).other == 1
+    assert intersection.fresh(10, 8, 5).other == 1

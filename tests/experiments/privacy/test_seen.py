@@ -30,7 +30,7 @@ def test_updates_and_requests_are_those_of_the_process(run):
     num_asked = num_moved = 0
     for round_num in range(1, 4):
         ids = training.cohort(5, round_num, dataset.train.client_ids, 3)
-        updates = seen.Updates(run, 1.0)
+        updates = seen.Updates(run, run.process, 1.0)
         found = [updates.of(client) for client in run.clients(round_num)]
         for client_id, update in zip(ids, found):
             asked, trained = request(dataset.positives(client_id), client_id, round_num)
@@ -58,7 +58,7 @@ def test_a_client_without_labels_asks_for_negatives_alone():
 
 def test_a_pool_is_asked_for_whole_and_trained_in_part():
     pool = class_set_defences.builder(
-        "pool", toy.NUM_CLASSES, M, toy.MAX_POSITIVES, pool_size=7
+        "pool", toy.NUM_CLASSES, M, toy.MAX_POSITIVES, size=7
     )
     request = seen.request_fn(pool, 5)
     first, second = (request([1, 2], "somebody", r) for r in (1, 2))
