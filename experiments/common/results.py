@@ -198,8 +198,15 @@ def read_run(source: sources.RunFolder | pathlib.Path, kind: RunKind) -> Run:
         raise InvalidInputError(
             f"{where}: --seed={flags['seed']} in the folder {source.path.name}."
         )
+    try:
+        name = kind.run_name(flags)
+    except KeyError as error:
+        raise InvalidInputError(
+            f"{where}: has no --{error.args[0]}; expected a run of ./run.sh "
+            f"{kind.program}."
+        ) from error
     result = source.read_json(run_files.DONE)
-    is_done, name = result is not None, kind.run_name(flags)
+    is_done = result is not None
     rows, speed = (
         run_files.parse_rows(source.read(file), source.at(file), is_done, name)
         for file in (run_files.METRICS, run_files.SPEED)

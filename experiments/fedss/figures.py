@@ -15,6 +15,7 @@ import collections
 import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -23,7 +24,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from experiments.common import cells, config, plots, program, results
-from experiments.fedss import pages, run_parts
+from experiments.fedss import pages, run_config, run_methods, run_parts
 from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, files, metrics, models, progress, tasks, training
@@ -37,21 +38,38 @@ _NOISE_BATCH = 32  # |D| of A.3
 _LAST_LAYER_SHARES = (("SOP", 11_318, 16.0), ("Landmarks", 2028, 3.4))
 
 
-def config_of(flags: Mapping[str, str]) -> RunConfig:
-    """Returns the flags of a run, by those in its flags.txt."""
-    known = RunConfig().flags()
-    own = {name: text for name, text in flags.items() if name in known}
-    # Nothing is written, but the folder is required.
-    return config.parse(RunConfig(results_dir="."), *cells.as_arguments(own))
+def load(
+    runs: Sequence[results.Run], **given: Any
+) -> tuple[RunConfig, tasks.FederatedTask]:
+    """Loads the data of runs.
 
+    Args:
+        runs: Runs of the same data.
+        given: Flags that replace those of the first run.
 
-def load_task(flags: RunConfig) -> tasks.FederatedTask:
-    """Loads the data of a run.
+    Returns:
+        The flags of the first run, none unset, and its task.
 
     Raises:
-        InvalidInputError: If they are missing or damaged.
+        InvalidInputError: If the data are missing, damaged or not those of all runs.
     """
-    return run_parts.new_task(flags, run_parts.load_dataset(flags))
+    name, flags = runs[0].name, runs[0].flags
+    known = RunConfig().flags()
+    own = {flag: text for flag, text in flags.items() if flag in known}
+    # Nothing is written, but the folder is required.
+    run_flags = config.parse(RunConfig(results_dir="."), *cells.as_arguments(own))
+    run_flags = run_config.with_defaults(dataclasses.replace(run_flags, **given))
+    run_flags, dataset, *_ = run_methods.load(run_flags)
+    run_flags, task, _ = run_parts.make_task(run_flags, [name], dataset)
+    fingerprint = task.fingerprint()
+    for run in runs:
+        if (run.origin or {}).get("data", fingerprint) != fingerprint:
+            raise InvalidInputError(
+                f"{run.path} is a run on other data than those at "
+                f"--data_dir={run_flags.data_dir}."
+            )
+    rate = run_flags.learning_rate(name)
+    return dataclasses.replace(run_flags, client_learning_rate=rate), task
 
 
 def _load_weights(run: results.Run) -> list[np.ndarray] | None:
@@ -68,7 +86,10 @@ def _load_weights(run: results.Run) -> list[np.ndarray] | None:
 
 
 def figure7(
-    runs: Sequence[results.Run], task: tasks.FederatedTask, path: pathlib.Path
+    runs: Sequence[results.Run],
+    task: tasks.FederatedTask,
+    path: pathlib.Path,
+    num_negatives: int,
 ) -> list[np.ndarray]:
     """Draws the confusion matrices of runs on the first client's classes.
 
@@ -81,6 +102,7 @@ def figure7(
         runs: Runs of the same data; the paper's are of FedSS and NegOnly.
         task: Their task.
         path: The PNG.
+        num_negatives: m of the first run, for the title.
 
     Returns:
         The counts int64[|P_k|, |P_k|] of each run; rows are true classes.
@@ -126,7 +148,7 @@ def figure7(
             _draw_confused(below, images, true, predicted)
         label = "part of the true class's images (%)"
         figure.colorbar(image, ax=list(grid[0]), label=label)
-        sampled = int(runs[0].flags["num_negatives"]) + len(positives)
+        sampled = num_negatives + len(positives)
         sizes = f"|P_k| = {len(positives)}, |S_k| = {sampled}"
         figure.suptitle(f"{dataset.name}: {client_id}'s own images, {sizes}")
     return matrices
@@ -267,7 +289,8 @@ def figure9(
         num_negatives: The values of |N_k|; those above n - |P_k| are left out.
         num_batches: Number of D to average over.
         flags: Those of a run: K, the client learning rate (the noise is that of the
-            model's change), the norm of W's first rows, and the seed.
+            model's change), the scale of logits, the norm of W's first rows, and the
+            seed.
         weights: The initial weights of rounds, [*phi, W]; by default a new model.
         weights_title: Their name in the title.
 
@@ -301,11 +324,13 @@ def figure9(
             task.feature_extractor_fn,
             dataset.num_classes,
             algorithms.ClassSets(max_positives, num_negatives),
-            algorithms.ClientTraining(sgd(flags.client_learning_rate)),
+            algorithms.ClientTraining(
+                sgd(flags.client_learning_rate), logit_scale=flags.logit_scale
+            ),
             algorithms.ServerUpdate(sgd(1.0)),
             method=method,
             seed=seed,
-            initial_norm=flags.initial_norm or models.INITIAL_NORM,
+            initial_norm=flags.initial_norm,
         )
 
     full = build("full_softmax")
@@ -408,10 +433,9 @@ def main(config: Config) -> None:
     else:
         given = {x: getattr(config, x) for x in ("data_dir", "clients_per_round")}
         given = {name: value for name, value in given.items() if value is not None}
-        flags = dataclasses.replace(config_of(runs[0].flags), **given)
-        task = load_task(flags)
+        flags, task = load(runs, **given)
         if config.figure == "7":
-            figure7(runs, task, path)
+            figure7(runs, task, path, flags.num_negatives)
         else:
             sizes, num_batches = config.num_negatives, config.num_batches
             figure9(task, path, sizes, num_batches, flags, *_start(runs[0]))

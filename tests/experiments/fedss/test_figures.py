@@ -1,5 +1,7 @@
 """Figures 3 to 10: what they show, and the files."""
 
+import dataclasses
+import json
 import statistics
 
 import numpy as np
@@ -14,7 +16,7 @@ from experiments.fedss.run_config import RunConfig
 from tests.algorithms import toy
 from tests.experiments import run_folders
 from tff_fedss import tasks
-from tff_fedss.datasets import synthetic
+from tff_fedss.datasets import splits, synthetic
 from tff_fedss.datasets.federated import partitioners
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
@@ -206,7 +208,7 @@ def confusing(tmp_path):
 
 def test_confusion_of_one_client(confusing, tmp_path, drawn):
     task = toy_task([7, 2, 2, 9], [7, 9])
-    fedss, neg_only = figures.figure7(confusing, task, tmp_path / "7.png")
+    fedss, neg_only = figures.figure7(confusing, task, tmp_path / "7.png", 5)
     run_folders.check_figure(tmp_path / "7.png")
     # Rows and columns: classes 2, 7 and 9.
     np.testing.assert_array_equal(fedss, np.diag([2, 1, 1]))
@@ -225,35 +227,37 @@ def test_confusion_of_one_client(confusing, tmp_path, drawn):
     assert len(drawn[3].images) == 1
 
 
-def load_task(flags):
-    return figures.load_task(figures.config_of(flags))
-
-
-def test_every_option_of_the_data_counts(monkeypatch):
-    """A figure of other data than the run's would look like any."""
+@pytest.fixture
+def opened(monkeypatch):
+    """The keywords with which the data set of a figure, some glyphs, is opened."""
     asked = []
 
-    def load(**keywords):
+    def open_glyphs(self, task, **keywords):
         asked.append(keywords)
-        return synthetic.glyphs(40)
+        validation = {k: v for k, v in keywords.items() if "validation" in k}
+        return splits.hold_out_clients(synthetic.glyphs(100), **validation)
 
-    spec = tasks.DATASETS["images"]
-    monkeypatch.setattr(spec.__class__, "open", lambda self, kind, **k: load(**k))
-    load_task(
-        {
+    monkeypatch.setattr(tasks.DatasetSpec, "open", open_glyphs)
+    return asked
+
+
+def test_every_option_of_the_data_counts(opened, tmp_path):
+    """A figure of other data than the run's would look like any."""
+    run = run_folders.write_run(
+        tmp_path,
+        "omniglot_fedss_m5",
+        1,
+        50.0,
+        flags={
             "dataset": "images:folders=class,test_share=0.25,num_public_classes=3",
             "data_dir": "somewhere",
             "partition": "dirichlet:alpha=0.25",
-            "image_size": "28",
             "validation_share": "0.1",
             "on_validation": "true",
-            "task": "classification",
-            "model": "small_cnn",
-            "embedding_dim": "16",
-            "seed": 1,
-        }
+        },
     )
-    assert asked == [
+    figures.load([read_run(run)])
+    assert opened == [
         dict(
             data_dir="somewhere",
             partition=partitioners.Dirichlet(alpha=0.25),
@@ -265,6 +269,24 @@ def test_every_option_of_the_data_counts(monkeypatch):
             folders="class",
         )
     ]
+
+
+def test_the_clients_are_those_of_the_run(opened, tmp_path):
+    """Own images keep the best round, for clients that flags.txt does not name."""
+    flags = {"dataset": "images", "data_dir": "somewhere", "partition": None}
+    unset = {"client_learning_rate": None}
+    cell = "omniglot_fedss_m5"
+    run = run_folders.write_run(tmp_path, cell, 0, 50.0, flags={**flags, **unset})
+    used, task = figures.load([read_run(run)])
+    assert opened[0]["validation_share"] == 0.1
+    assert task.dataset.num_clients < synthetic.glyphs(100).num_clients
+    assert used.client_learning_rate == used.learning_rate("fedss")
+    assert used.logit_scale < 20 and used.clients_per_round
+    (run / "data.json").write_text(json.dumps({"data": task.fingerprint()}))
+    figures.load([read_run(run)])
+    (run / "data.json").write_text('{"data": {"classes": 7}}')
+    with pytest.raises(InvalidInputError, match="is a run on other data"):
+        figures.load([read_run(run)])
 
 
 # --- Figures 8 and 9 --------------------------------------------------------------
@@ -292,7 +314,9 @@ def test_share_of_the_last_layer(tmp_path, drawn, monkeypatch):
     assert np.all(np.diff(shares[64]) > 0) and shares[1280][-1] > 99
 
 
-def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
+@pytest.fixture
+def three_clients():
+    """The task of three clients with five of 13 classes each."""
     rng = np.random.default_rng(0)
     clients = {
         name: (
@@ -302,12 +326,24 @@ def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
         for name in ("anna", "ben", "chloe")
     }
     dataset = FederatedDataset.from_arrays(clients, clients["anna"], num_classes=13)
-    task = tasks.Classification(dataset, toy.dense_features)
-    flags = RunConfig(clients_per_round=2, client_learning_rate=0.1, seed=0)
+    return tasks.Classification(dataset, toy.dense_features)
+
+
+_NOISE_FLAGS = RunConfig(
+    clients_per_round=2,
+    client_learning_rate=0.1,
+    logit_scale=20.0,
+    initial_norm=0.3,
+    seed=0,
+)
+
+
+def test_gradient_noise_falls_with_more_negatives(three_clients, tmp_path, drawn):
+    flags, path = _NOISE_FLAGS, tmp_path / "9.png"
     with pytest.raises(InvalidInputError, match=r"n - \|P_k\| = 8"):
-        figures.figure9(task, tmp_path / "9.png", (9,), 4, flags)
-    noises = figures.figure9(task, tmp_path / "9.png", (1, 8, 9), 2, flags)
-    run_folders.check_figure(tmp_path / "9.png")
+        figures.figure9(three_clients, path, (9,), 4, flags)
+    noises = figures.figure9(three_clients, path, (1, 8, 9), 2, flags)
+    run_folders.check_figure(path)
     assert list(noises) == [1, 8]
     assert noises[1].model.shape == (2,)
     means = [noise.model.mean() for noise in noises.values()]
@@ -315,6 +351,16 @@ def test_gradient_noise_falls_with_more_negatives(tmp_path, drawn):
     assert means[1] < 1e-6  # S_k = [n]
     (line,) = (x for x in drawn[-1].get_lines() if x.get_label() == "all parameters")
     np.testing.assert_allclose(line.get_ydata(), means)
+
+
+def test_gradient_noise_is_that_of_the_runs_loss(three_clients, tmp_path):
+    """A smaller scale of the logits makes smaller gradients."""
+    flags = dataclasses.replace(_NOISE_FLAGS, logit_scale=1.0)
+    small, large = (
+        figures.figure9(three_clients, tmp_path / "9.png", (1,), 2, used)[1]
+        for used in (flags, _NOISE_FLAGS)
+    )
+    assert small.model.mean() < large.model.mean() / 2
 
 
 def test_each_law_of_decrease_is_distinguished_from_the_other():
@@ -326,18 +372,18 @@ def test_each_law_of_decrease_is_distinguished_from_the_other():
 
 
 def test_gradient_noise_is_measured_with_the_settings_of_the_run(
-    run_program, tmp_path, monkeypatch
+    run_program, tmp_path, monkeypatch, opened
 ):
     asked = []
-    monkeypatch.setattr(figures, "load_task", lambda flags: None)
     monkeypatch.setattr(figures, "figure9", lambda *args: asked.append(args))
-    own = {"clients_per_round": 7, "initial_norm": 0.1}
+    own = {"clients_per_round": 7, "initial_norm": 0.1, "logit_scale": 5.0}
+    own |= {"dataset": "glyphs", "partition": None}
     run = run_folders.write_run(tmp_path, "omniglot_full_softmax", 3, 50.0, flags=own)
     flags = (f"--runs={run}", f"--output_dir={tmp_path}", "--num_negatives=5,20")
-    for more in ((), ("--clients_per_round=32", "--num_batches=16")):
+    for more in ((), ("--clients_per_round=8", "--num_batches=16")):
         run_program(figures, "--figure=9", *flags, *more).ok()
     (_, path, sizes, batches, used), (*_, again) = asked
     assert path == tmp_path / "figure9.png" and (sizes, batches) == ((5, 20), 4)
     found = (used.clients_per_round, used.client_learning_rate, used.initial_norm)
-    assert found == (7, 0.03, 0.1) and used.seed == 3
-    assert again.clients_per_round == 32 and asked[1][3] == 16
+    assert found == (7, 0.03, 0.1) and used.seed == 3 and used.logit_scale == 5
+    assert again.clients_per_round == 8 and asked[1][3] == 16
