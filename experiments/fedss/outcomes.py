@@ -208,7 +208,7 @@ def diagnosis(
     tenth = math.ceil(len(losses) / 10)
     before, after = np.mean(losses[:tenth]), np.mean(losses[-tenth:])
     norms = np.linalg.norm(np.asarray(run.weights.trainable[-1]), axis=1)
-    start = config.initial_norm or models.INITIAL_NORM
+    start = config.initial_norm
     # Initially short rows are expected to grow.
     is_long = norms.mean() > _LONG_ROWS * max(start, models.INITIAL_NORM)
     values = [row[metric] for row in trained]

@@ -55,7 +55,7 @@ class RunConfig(privacy_config.PrivacyConfig, runtime_config.RuntimeConfig):
     data_dir: str | None = config.flag(
         None,
         "The folder or archive of the data set, see data/README.md. Without it, "
-        "TFDS downloads Omniglot and SOP. " + dataset_words.DATA_DIR,
+        "TFDS downloads Omniglot. " + dataset_words.DATA_DIR,
     )
     task: str | None = config.flag(
         None,
@@ -311,6 +311,11 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
             f"--patience={config.patience} needs --keep=best: it counts the rounds "
             "since the best one."
         )
+    if config.validation_share == 0 and (config.patience or config.keep == "best"):
+        raise InvalidInputError(
+            "--validation_share=0 leaves no validation clients, which --keep=best and "
+            "--patience need."
+        )
     config = dataclasses.replace(config, task=task)
     if spec.partitions or config.partition is not None:
         partition = str(config.chosen_partition())
@@ -321,7 +326,8 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         known = dict.fromkeys(_FOLLOW_DATA)
         if (config.model or settings.model).startswith("mobilenet"):
             known["image_size"] = settings.image_size  # 32 pixels or more.
-    if settings.follows_data and not (config.pretrained or config.warm_start_epochs):
+    is_unset = config.pretrained is None and config.warm_start_epochs is None
+    if settings.follows_data and is_unset:
         weights = models.imagenet_file(config.model or settings.model)
         if weights is not None and weights.is_file():
             config = dataclasses.replace(config, pretrained="imagenet")

@@ -55,7 +55,7 @@ def _may_keep_best(config: RunConfig) -> bool:
     """Returns whether the flags keep the best round, if the data allow it."""
     if config.keep is not None:
         return config.keep == "best"
-    follows_data = config.spec.settings[config.task].follows_data
+    follows_data = config.settings.follows_data and config.validation_share != 0
     return config.patience is not None or follows_data and not config.on_validation
 
 
@@ -65,7 +65,7 @@ def _validation_column(config: RunConfig) -> str:
     return metric if config.on_validation else f"validation_{metric}"
 
 
-def _load(
+def load(
     config: RunConfig,
 ) -> tuple[RunConfig, FederatedDataset, FederatedDataset | None, list[str]]:
     """Loads the data, with validation clients if the best round is kept.
@@ -90,19 +90,23 @@ def _load(
     best = dataclasses.replace(config, keep="best", validation_share=share)
     if config.on_validation:
         return best, run_parts.load_dataset(best), None, []
-    is_asked_for = config.keep is not None or config.patience is not None
+    asked_for = (config.keep, config.patience, config.validation_share)
+    is_asked_for = any(value is not None for value in asked_for)
     try:
         dataset = run_parts.load_dataset(best)
         validation = dataset.on_validation()
         if is_asked_for:
             return best, dataset, validation, []
-        if dataset.num_clients + 1 >= _FEWEST_CLIENTS:
+        if dataset.num_clients + 1 < _FEWEST_CLIENTS:
+            why = f"there are fewer than {_FEWEST_CLIENTS} clients"
+        elif validation.test.num_examples < tasks.KINDS[config.task].min_test_images:
+            why = f"validation clients have only {validation.test.num_examples} images"
+        else:
             line = (
                 f"--keep=best --validation_share={share:g}: the weights are those of "
                 "the round that is best for validation clients."
             )
             return best, dataset, validation, [line]
-        why = f"there are fewer than {_FEWEST_CLIENTS} clients"
     except splits.NoValidationError as error:
         if is_asked_for:
             raise
@@ -123,7 +127,7 @@ class KeptRound:
         task: tasks.FederatedTask,
         validation: FederatedDataset | None,
     ):
-        """Takes the results of `_load`, and the task of the run."""
+        """Takes the results of `load`, and the task of the run."""
         self.is_best = config.keep == "best"
         self._column = _validation_column(config)
         self._patience = config.patience
@@ -171,24 +175,17 @@ def train_methods(config: RunConfig) -> str:
     """
     methods = [name_of(word) for word in config.method_words]
     config = run_config.with_defaults(config)
-    options = config.chosen("dataset").options
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
-        (
-            *COLUMNS,
-            *privacy_config.columns(config),
-            *([_validation_column(config)] if _may_keep_best(config) else []),
-            *([tasks.UNSEEN_METRIC] if options.get("num_unseen_classes") else []),
-            *([_SPREADOUT] if "fedaws" in methods else []),
-        ),
+        _columns(config, methods),
     )
     if (summary := folder.summary("table")) is not None:
         return summary
     check_placement = runtime_config.install(
         config, any(METHODS[method].has_clients for method in methods)
     )
-    config, dataset, validation, notes = _load(config)
+    config, dataset, validation, notes = load(config)
     config, task, chosen = run_parts.make_task(config, methods, dataset)
     kept = KeptRound(config, task, validation)
     loaded = starting_point.load(config, task.model)
@@ -224,6 +221,18 @@ def train_methods(config: RunConfig) -> str:
                     run.set_feature_extractor(phi)
         waited = _train(config, folder, task, runs, checkpoints, check_placement, kept)
         return _finish(config, folder, task, runs, kept) + waited
+
+
+def _columns(config: RunConfig, methods: Sequence[str]) -> tuple[str, ...]:
+    """Returns the columns of metrics.csv, once each."""
+    names = [*COLUMNS, *privacy_config.columns(config)]
+    if _may_keep_best(config):
+        names.append(_validation_column(config))
+    if config.chosen("dataset").options.get("num_unseen_classes"):
+        names.append(tasks.UNSEEN_METRIC)
+    if "fedaws" in methods:
+        names.append(_SPREADOUT)
+    return tuple(dict.fromkeys(names))
 
 
 def _train(

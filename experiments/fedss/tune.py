@@ -20,8 +20,7 @@ import math
 import sys
 
 from experiments.common import cells, config, jobs, page, program, report
-from experiments.common import results as results_lib
-from experiments.fedss import methods, run_config, train
+from experiments.fedss import methods, pages, run_config, train
 from tff_fedss import files, tasks, training
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.training import run_files
@@ -34,9 +33,6 @@ _GRID = frozenset({"client_learning_rates", "num_negatives_grid"})
 # A run of the search has the data set's rounds, divided by this.
 _SHORTER = 4
 _DIVERGED = "has diverged in round"
-_KIND = results_lib.RunKind(
-    "fedss", lambda flags: methods.name_of(flags["method"]), command="train"
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,7 +156,7 @@ def _table(config: Config) -> cells.Table:
         grid,
         "tuned",
         seeds=(config.seed,),
-        kind=_KIND,
+        kind=pages.KIND,
         metrics=(cells.Metric(task.metric, f"{task.metric_title} %", ".2f"),),
         is_pivot=is_of_m,
         notes=(

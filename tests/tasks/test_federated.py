@@ -8,6 +8,7 @@ import tensorflow_federated as tff
 from sklearn.metrics import pairwise, roc_curve
 
 from tests.metrics.test_retrieval import brute_force, one_by_one
+from tests.refusals import refused
 from tff_fedss import metrics, tasks
 from tff_fedss.datasets.federated.clients import InMemoryClientData
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
@@ -49,6 +50,12 @@ def test_evaluation_is_of_the_features():
         tar_at_far=pytest.approx(tar[far <= 1e-3].max()),
         mean_cosine=pytest.approx(cosines[~np.eye(len(LABELS), dtype=bool)].mean()),
     )
+
+
+def test_ten_images_are_too_few_for_map_at_10():
+    images, labels = np.zeros([10, 4, 4, 1], np.uint8), np.arange(10) // 2 + 5
+    with refused("MAP@10 needs 11 test images or more, found 10."):
+        tasks.Retrieval(unseen_dataset(images, labels), flatten)
 
 
 def test_a_test_set_may_be_shuffled():

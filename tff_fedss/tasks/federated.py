@@ -37,7 +37,13 @@ class FederatedTask(Task):
 
     Attributes:
         feature_extractor_fn: Builds phi, see `algorithms.build_fedss`.
+        min_test_images: The number of test images that the metrics need.
+
+    Raises:
+        InvalidInputError: If the data set has fewer test images.
     """
+
+    min_test_images = 1
 
     def __init__(
         self,
@@ -47,6 +53,11 @@ class FederatedTask(Task):
         wanted = "a FederatedDataset, such as FederatedDataset.from_arrays makes"
         errors.check_kind("dataset", dataset, FederatedDataset, wanted)
         models.check_feature_extractor_fn(feature_extractor_fn)
+        if dataset.test.num_examples < self.min_test_images:
+            raise errors.InvalidInputError(
+                f"{dataset.name}: {self.metric_title} needs {self.min_test_images} "
+                f"test images or more, found {dataset.test.num_examples}."
+            )
         super().__init__(dataset)
         self.feature_extractor_fn = feature_extractor_fn
 
@@ -257,6 +268,7 @@ class Retrieval(FederatedTask):
 
     metric = "map_at_10"
     metric_title = "MAP@10"
+    min_test_images = _R + 1
 
     @functools.cached_property
     def chance(self) -> float:

@@ -7,8 +7,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from experiments.fedss import run_config, run_parts
-from tff_fedss import models
+from experiments.common import cells
+from experiments.common import config as config_lib
+from experiments.fedss import run_config, run_methods, run_parts, train
+from tests.refusals import refused
+from tff_fedss import models, tasks
+from tff_fedss.datasets import splits
+from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +80,62 @@ def test_the_papers_settings_stay():
     assert (chosen.logit_scale, chosen.gradient_clip_norm) == (20.0, 0.0)
     assert chosen.initial_norm == models.INITIAL_NORM
     assert (chosen.clients_per_round, chosen.batch_size) == (16, 32)
+
+
+def own(**flags):
+    return run_config.with_defaults(
+        run_config.RunConfig(dataset="images", data_dir="x", results_dir="x", **flags)
+    )
+
+
+def test_few_validation_images_cannot_choose_a_round_of_retrieval(monkeypatch):
+    clients = {
+        f"client {i}": (np.zeros([9, 4, 4, 1], np.uint8), np.arange(9) % 3)
+        for i in range(12)
+    }
+    test = np.zeros([40, 4, 4, 1], np.uint8), np.arange(40) % 4 + 10
+    dataset = FederatedDataset.from_arrays(clients, test, test_is_unseen=True)
+    monkeypatch.setattr(
+        tasks.DatasetSpec,
+        "open",
+        lambda self, task, validation_share, on_validation, **_: (
+            splits.hold_out_clients(dataset, validation_share, on_validation)
+        ),
+    )
+    config, _, validation, notes = run_methods.load(own(task="retrieval"))
+    assert config.keep == "last" and validation is None
+    assert notes == ["--keep=last: validation clients have only 9 images."]
+
+
+def test_no_validation_clients_choose_no_round():
+    with refused("--validation_share=0 leaves no validation clients"):
+        own(keep="best", validation_share=0.0)
+    assert "validation_top1" in run_methods._columns(own(), ["fedss"])
+    unasked = own(validation_share=0.0)
+    assert "validation_top1" not in run_methods._columns(unasked, ["fedss"])
+
+
+def test_no_column_is_there_twice():
+    config = own(keep="best", on_validation=True, validation_share=0.2)
+    columns = run_methods._columns(config, ["fedss"])
+    assert len({*columns}) == len(columns)
+
+
+def test_from_scratch_means_from_scratch(tmp_path, monkeypatch):
+    """The weights of ImageNet are a default."""
+    path = tmp_path / "weights.h5"
+    path.touch()
+    monkeypatch.setattr(models, "imagenet_file", lambda network: path)
+    assert own().pretrained == "imagenet"
+    assert not own(warm_start_epochs=0).pretrained and not own(pretrained="").pretrained
+
+
+@pytest.mark.parametrize("key", cells.tables_of("fedss"), ids="/".join)
+def test_the_page_of_a_table_has_the_metric_of_its_cells(key):
+    table = cells.tables_of("fedss")[key]
+    for cell in table.cells.values():
+        flags = train.Config(results_dir="x", data_dir="x")
+        asked = config_lib.parse(flags, *cells.as_arguments(cell.settings))
+        found = run_config.with_defaults(asked)
+        metric = tasks.KINDS[found.task].metric
+        assert metric in {m.name for m in table.metrics}
