@@ -3,6 +3,7 @@ import errno
 import json
 import os
 import pathlib
+import types
 
 import numpy as np
 import pytest
@@ -76,6 +77,26 @@ def test_a_restart_drops_the_rounds_that_will_be_run_again(tmp_path):
     assert (tmp_path / "metrics.csv").read_bytes() == before
     assert again.result == {"top1": 0.5}
     assert ResultsFolder(tmp_path, FLAGS).result == {"top1": 0.5}
+
+
+def test_methods_end_in_the_order_of_the_runs(tmp_path):
+    """Also if the first one begins again, and its rows come last."""
+    folder = started(tmp_path)
+    for method in ("centralized", "fedss"):
+        folder.release(row(method, 0), row(method, 0))
+    folder.close()
+    again = ResultsFolder(tmp_path, FLAGS, COLUMNS)
+    again.open()
+    runs = [
+        types.SimpleNamespace(name=name, state=[], round_num=round_num)
+        for name, round_num in (("centralized", 0), ("fedss", 0))
+    ]
+    again.resume(runs)
+    for method in ("fedss", "centralized"):
+        again.release(row(method, 0), row(method, 0))
+    again.finish({})
+    rows = csv.DictReader((tmp_path / "metrics.csv").open())
+    assert [found["method"] for found in rows] == ["centralized", "fedss"]
 
 
 def test_run_json_describes_the_command(tmp_path, monkeypatch):

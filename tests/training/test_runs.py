@@ -1,5 +1,6 @@
 import asyncio
 import functools
+import types
 
 import numpy as np
 import pytest
@@ -151,6 +152,18 @@ def test_a_federated_run_trains_the_cohorts_of_its_seed(task, process):
     assert run.round_num == 2
 
 
+def test_a_round_without_clients_has_no_mean_of_one(task, process, monkeypatch):
+    """A Poisson cohort may be empty."""
+    run = federated(task, process)
+    names = ("loss", "accuracy", "num_examples", "num_clients")
+    means = ("classes_per_client", "positives_per_client", "rows_per_client")
+    of_round = dict.fromkeys((*names, *means), 0)
+    process = types.SimpleNamespace(next=lambda state, clients: (state, of_round))
+    monkeypatch.setattr(run, "process", process)
+    monkeypatch.setattr(run, "clients", lambda round_num: [])
+    assert run.run_round() == {"num_examples": 0, "num_clients": 0}
+
+
 def test_a_centralized_run_has_as_many_updates_as_the_federated_one(task):
     run = centralized(task)
     counted = 0
@@ -269,7 +282,7 @@ def test_the_warm_start_trains_phi_in_place(task):
 def defended_process():
     """Class sets that stay for life, requests of a union, and a threshold."""
     sets = class_set_defences.builder(
-        "pool", toy.NUM_CLASSES, 4, toy.MAX_POSITIVES, pool_size=6
+        "pool", toy.NUM_CLASSES, 4, toy.MAX_POSITIVES, size=6
     )
     return algorithms.build_fedss(
         toy.dense_features,

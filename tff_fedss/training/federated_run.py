@@ -163,8 +163,9 @@ class FederatedRun(Run):
         Returns:
             The metrics of the process as Python numbers, without `loss` and `accuracy`
             if no client's update was accepted; and `bytes_down` and `bytes_up`, a
-            client's mean traffic for the whole model. With an accountant also
-            `epsilon`, of all rounds so far.
+            client's mean traffic for the whole model. Without clients, which a Poisson
+            cohort may be, no mean of a client. With an accountant also `epsilon`, of
+            all rounds so far.
         """
         start = time.monotonic()
         clients = self.clients(round_num)
@@ -179,16 +180,20 @@ class FederatedRun(Run):
         if not measured["num_examples"]:
             # Means over no example.
             del measured["loss"], measured["accuracy"]
-        *phi, classifier = self._parameter_shapes
-        traffic = metrics.classifier_traffic(
-            measured["classes_per_client"],
-            classifier[1],
-            protocol=self.protocol,
-            rows_per_client=measured.pop("rows_per_client", None),
-        )
-        phi_bytes = metrics.BYTES_PER_PARAMETER * sum(map(math.prod, phi))
-        measured["bytes_down"] = phi_bytes + traffic.bytes_down
-        measured["bytes_up"] = phi_bytes + traffic.bytes_up
+        rows_per_client = measured.pop("rows_per_client", None)
+        if clients:
+            *phi, classifier = self._parameter_shapes
+            traffic = metrics.classifier_traffic(
+                measured["classes_per_client"],
+                classifier[1],
+                protocol=self.protocol,
+                rows_per_client=rows_per_client,
+            )
+            phi_bytes = metrics.BYTES_PER_PARAMETER * sum(map(math.prod, phi))
+            measured["bytes_down"] = phi_bytes + traffic.bytes_down
+            measured["bytes_up"] = phi_bytes + traffic.bytes_up
+        else:
+            del measured["classes_per_client"], measured["positives_per_client"]
         if self.accountant is not None:
             epsilon = self.accountant.epsilon(round_num)
             if math.isfinite(epsilon):

@@ -86,11 +86,13 @@ def _git_commit() -> str | None:
                 timeout=10,
             ).stdout.strip()
             for arguments in (
-                ["rev-parse", "HEAD"],
+                ["rev-parse", "--show-prefix", "HEAD"],
                 ["status", "--porcelain", "--untracked-files=no"],
             )
         )
     except (OSError, subprocess.SubprocessError):
+        return None
+    if "\n" in commit:  # Of another repository, which has this folder within.
         return None
     return commit + ("+" if status else "")
 

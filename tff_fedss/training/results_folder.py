@@ -64,6 +64,7 @@ class ResultsFolder:
         }
         self._rows: dict[str, list[Metrics]] = {name: [] for name in self._columns}
         self._files: dict[str, files.AppendedFile] = {}
+        self._order: list[str] = []
         self._boards: dict[str, tf.summary.SummaryWriter] = {}
         self._lock: files.Lock | None = None
         _check_flags(self.path, self._flags)
@@ -145,6 +146,7 @@ class ResultsFolder:
                 `Checkpoints.restore`.
             RunStoppedError: If a file cannot be read.
         """
+        self._order = [run.name for run in runs]
         checkpoints = {run.name: self._checkpoints(run.name) for run in runs}
         for run in runs:
             restored = checkpoints[run.name].restore(run.state)
@@ -224,7 +226,8 @@ class ResultsFolder:
         """
         # Methods that resumed from different rounds were recorded in another order than
         # in an uninterrupted run.
-        methods = list(dict.fromkeys(row["method"] for row in self.rows))
+        recorded = (row["method"] for row in self.rows)
+        methods = list(dict.fromkeys([*self._order, *recorded]))
         for name, columns in self._columns.items():
             self._files.pop(name).close()
             rows = sorted(

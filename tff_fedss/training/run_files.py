@@ -98,7 +98,7 @@ def parse_json(content: bytes, path: str | os.PathLike) -> dict[str, Any]:
     """
     text = files.decoded(content, path)
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
     except ValueError as error:
         line = getattr(error, "lineno", 1)
         raise InvalidInputError(f"{path}:{line}: not JSON: {error}.") from error
@@ -109,6 +109,12 @@ def parse_json(content: bytes, path: str | os.PathLike) -> dict[str, Any]:
 
 def _refuse_constant(text: str) -> None:
     raise ValueError(f"found {text}, expected finite numbers")
+
+
+def _finite(text: str) -> float:
+    if math.isinf(float(text)):
+        _refuse_constant(text)
+    return float(text)
 
 
 def read_json(path: str | os.PathLike) -> dict[str, Any] | None:
