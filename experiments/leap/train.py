@@ -225,7 +225,10 @@ def _build_run(stack: contextlib.ExitStack, config: Config) -> training.LeapRun:
             contextlib.closing(
                 algorithms.MagnetEmbedding(*arguments)
                 if config.in_turn
-                else training.EmbeddingProcess(*arguments)
+                else training.EmbeddingProcess(
+                    *arguments,
+                    functools.partial(runtime_config.configure_gpus, config),
+                )
             )
         )
     student = algorithms.SelfPacedStudent(
@@ -296,12 +299,9 @@ def _check_memory(
     magnet: algorithms.MagnetSettings | None,
 ) -> None:
     """Refuses what cannot fit into memory."""
-    # The others train on their selections, which may be small.
     size = min(config.batch_size, len(task.dataset.train_labels))
     # Besides weights and gradient, SGD has a momentum for each number.
-    needs = memory_needs.network(
-        "the student", task.classifier_fn, size if config.method == "random" else 1, 3
-    )
+    needs = memory_needs.network("the student", task.classifier_fn, size, 3)
     if magnet is not None:
         size = magnet.clusters_per_batch * magnet.examples_per_cluster
         num_clusters = magnet.num_classes * magnet.clusters_per_class

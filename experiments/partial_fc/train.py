@@ -59,7 +59,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "images": dict(model="small_cnn", image_size=56),
     "tfds": dict(model="small_cnn", image_size=56),
 }
-_WORDS = dataset_words.central(_SETTINGS)
+_WORDS = dataset_words.central(_SETTINGS, identities.of_images)
 _WORDS["faces"] = _WORDS["images"]  # Images, with their own defaults.
 # Omniglot's held-out drawers and left-out drawers, of twenty.
 _DRAWERS = {

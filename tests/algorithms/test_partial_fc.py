@@ -201,3 +201,5 @@ def test_bad_sizes_are_named():
         build(9)
     with pytest.raises(ValueError, match="num_strata=8 .* at most 5"):
         build(2, num_classes=5)
+    with pytest.raises(ValueError, match="a stratum of 2 classes. Use fewer"):
+        build(2, num_classes=16, sample_rate=0.1)

@@ -269,13 +269,19 @@ class MagnetEmbedding(InPlace):
         )
         if self.num_steps % self._steps_per_refresh == 0:
             self._refresh(int(generator.integers(2**31)))
-        chosen, examples = self_paced.draw_neighbourhood(
-            self._index,
-            self_paced.cluster_losses(self._index, self._losses),
-            settings.clusters_per_batch,
-            settings.examples_per_cluster,
-            generator,
-        )
+        try:
+            chosen, examples = self_paced.draw_neighbourhood(
+                self._index,
+                self_paced.cluster_losses(self._index, self._losses),
+                settings.clusters_per_batch,
+                settings.examples_per_cluster,
+                generator,
+            )
+        except ValueError as error:
+            raise RunStoppedError(
+                f"clusters_per_batch={settings.clusters_per_batch}: {error}, whose "
+                "images differ too little or are too few. Use fewer."
+            ) from error
         example_losses = self._update_graph(
             self._images[examples.reshape(-1)],
             self._index.classes(chosen),

@@ -33,7 +33,7 @@ from tff_fedss import losses, models
 from tff_fedss.algorithms.in_place import InPlace, as_numbers
 from tff_fedss.algorithms.rf_softmax import Encoder
 from tff_fedss.algorithms.shard_softmax import ShardSoftmax
-from tff_fedss.errors import check_range
+from tff_fedss.errors import InvalidInputError, check_range
 from tff_fedss.runtime import DeviceMesh, balanced_bounds
 from tff_fedss.samplers import ShardSample, ShardSampler
 
@@ -79,9 +79,16 @@ class PartialFC(InPlace):
 
         Raises:
             InvalidInputError: If there are more strata than classes, or devices than
-                strata.
+                strata, or if a stratum is too small for a sample.
         """
         check_range("num_strata", num_strata, len(mesh), num_classes)
+        smallest = num_classes // num_strata
+        if round(sample_rate * smallest) == 0:
+            raise InvalidInputError(
+                f"sample_rate={sample_rate:g}: nothing is sampled of a stratum of "
+                f"{smallest} classes. Use fewer strata (num_strata={num_strata}) or a "
+                "higher rate."
+            )
         self._num_steps = 0
         self._encoder = encoder
         self._mesh = mesh

@@ -4,6 +4,7 @@ import functools
 
 import tensorflow as tf
 
+from tff_fedss.errors import InvalidInputError
 from tff_fedss.models.layers import FLOAT32, GroupNormalization, Layers
 
 
@@ -15,9 +16,15 @@ def lenet(
     Two 5x5 convolutions (6 and 16 channels), each with ReLU and 2x2 max pooling, two
     dense layers (120 and 84) with ReLU, and a linear one.
 
-    Arguments and result are those of `resnet18`. Images are at least 16x16; those of
-    28x28 are padded with zeros to the original's 32x32.
+    Arguments and result are those of `resnet18`. Images are at least 16x16, else it
+    raises InvalidInputError; those of 28x28 are padded with zeros to the original's
+    32x32.
     """
+    if min(image_shape[:2]) < 16:
+        height, width, _ = image_shape
+        raise InvalidInputError(
+            f"lenet needs images of 16x16 pixels or more, found {height}x{width}."
+        )
     layers = Layers(seed)
     images = tf.keras.Input(image_shape, name="images")
     x = layers.scaled(images)

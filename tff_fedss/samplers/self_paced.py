@@ -26,7 +26,7 @@ def select(
     not be the minimum.
 
     Args:
-        losses: float[N], L. NaN is never selected.
+        losses: float[N], L. NaN is selected at lambda = infinity alone.
         clusters: int[N], the cluster of each example; any numbers.
         easiness: lambda. Infinity selects every example.
         diversity: gamma, at least 0.
@@ -53,11 +53,10 @@ def easiness_for(
         clusters: int[N].
         diversity: gamma.
         count: Number of examples to take, in [1, N]. Examples with equal differences at
-            the limit are not taken, unless they are the lowest: then all are. NaN never
-            is.
+            the limit are not taken, unless they are the lowest: then all are.
 
     Returns:
-        lambda; infinity if all must be taken.
+        lambda; infinity if all must be taken, which are also those of NaN.
     """
     margins = losses - _bonus(losses, clusters, diversity)
     finite = np.sort(margins[np.isfinite(margins)])
@@ -287,7 +286,10 @@ def draw_neighbourhood(
     nearest = np.argsort(distances, kind="stable")[: num_clusters - 1]
     chosen = np.append(seed_cluster, nearest)
     if not is_impostor[nearest].all():
-        raise ValueError(f"there are not {num_clusters - 1} clusters of other classes.")
+        raise ValueError(
+            f"there are not {num_clusters - 1} clusters of other classes than "
+            f"{classes[seed_cluster]}"
+        )
     examples = [
         generator.choice(
             index.members[number],

@@ -11,11 +11,12 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tff_fedss import runtime
 from tff_fedss.algorithms import MagnetEmbedding, MagnetSettings
 from tff_fedss.errors import RunStoppedError
 
@@ -67,10 +68,19 @@ class EmbeddingProcess:
     """
 
     def __init__(
-        self, settings: MagnetSettings, images: np.ndarray, labels: np.ndarray
+        self,
+        settings: MagnetSettings,
+        images: np.ndarray,
+        labels: np.ndarray,
+        set_up: Callable[[], None] = runtime.configure_gpus,
     ):
-        """Does not start the process, so that the state can still be set."""
+        """Does not start the process, so that the state can still be set.
+
+        `set_up` is called first in the process, such as for its GPUs; it can be
+        pickled.
+        """
         self._settings = settings
+        self._set_up = set_up
         # Here only the initial state and the shapes are used.
         initial = MagnetEmbedding(settings, images, labels).state
         self._shared = _Shared(
@@ -138,7 +148,7 @@ class EmbeddingProcess:
         if self._process is None:
             self._process = _CONTEXT.Process(
                 target=_train,
-                args=(self._settings, self._shared, os.getpid()),
+                args=(self._settings, self._shared, os.getpid(), self._set_up),
                 daemon=True,
                 name="embedding",
             )
@@ -172,10 +182,13 @@ def _copy_state(state: list[np.ndarray], shared: _Shared) -> None:
         target.array[...] = value
 
 
-def _train(settings: MagnetSettings, shared: _Shared, parent: int) -> None:
+def _train(
+    settings: MagnetSettings, shared: _Shared, parent: int, set_up: Callable[[], None]
+) -> None:
     """Trains until a request to stop or the end of the parent process."""
     for number in (signal.SIGINT, signal.SIGTERM):  # The parent handles them.
         signal.signal(number, signal.SIG_IGN)
+    set_up()
     embedding = MagnetEmbedding(settings, shared.images.array, shared.labels.array)
     embedding.set_state([value.array for value in shared.state])
     if embedding.num_steps:
