@@ -165,6 +165,7 @@ def _bias(num_draws: int) -> pd.DataFrame:
     ):
         sampler.rebuild(classes)
         for m in _NUM_NEGATIVES:
+            sampler.num_clipped = sampler.num_estimates = 0
             measured = [
                 _bias_of(sampler, classes, query, target, m, num_draws // 2)
                 for query, target in zip(queries, targets, strict=True)

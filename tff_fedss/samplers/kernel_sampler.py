@@ -169,7 +169,7 @@ class KernelSampler(ClassSampler):
         groups = np.arange(len(queries))
         present = np.maximum(targets, 0)[:, np.newaxis]
         if self.leaf_size > 1:
-            return self._products(queries, groups, present)[:, 0]
+            return self._products(queries, features, groups, present)[:, 0]
         return kernels.pair_products(features, groups, self._level(-1), present)[:, 0]
 
     def _draw(
@@ -204,7 +204,7 @@ class KernelSampler(ClassSampler):
         self.num_clipped += num_clipped
         if self.leaf_size > 1:
             nodes, log_in_bucket = self._draw_in_buckets(
-                queries, targets, nodes, uniforms[..., -1]
+                queries, features, targets, nodes, uniforms[..., -1]
             )
             log_q += log_in_bucket
         return Negatives(nodes.astype(np.int32), log_q.astype(np.float32))
@@ -212,6 +212,7 @@ class KernelSampler(ClassSampler):
     def _draw_in_buckets(
         self,
         queries: np.ndarray,
+        features: np.ndarray,
         targets: np.ndarray,
         buckets: np.ndarray,
         uniforms: np.ndarray,
@@ -224,7 +225,8 @@ class KernelSampler(ClassSampler):
         ids = buckets[:, np.newaxis] * self.leaf_size + np.arange(self.leaf_size)
         is_class = (ids < self.num_classes) & (ids != targets[groups, np.newaxis])
         present = np.minimum(ids, self.num_classes - 1)
-        weights = self._products(queries, groups, present).astype(np.float64)
+        weights = self._products(queries, features, groups, present)
+        weights = weights.astype(np.float64)
         is_low = is_class & (weights < self._kernel.lower_bound)
         self.num_estimates += np.count_nonzero(is_class)
         self.num_clipped += np.count_nonzero(is_low)
@@ -243,17 +245,24 @@ class KernelSampler(ClassSampler):
         return features.reshape(*queries.shape[:2], -1).mean(1)
 
     def _products(
-        self, queries: np.ndarray, groups: np.ndarray, ids: np.ndarray
+        self,
+        queries: np.ndarray,
+        features: np.ndarray,
+        groups: np.ndarray,
+        ids: np.ndarray,
     ) -> np.ndarray:
-        """float32[pairs, L], the mean weight of ids[i, j] in group groups[i]."""
-        size = queries.shape[1]
-        products = self._kernel.products(
-            queries.reshape(-1, queries.shape[2]),
-            (groups[:, np.newaxis] * size + np.arange(size)).reshape(-1),
-            self._embeddings,
-            np.repeat(ids, size, 0),
+        """float32[pairs, L], the mean weight of ids[i, j] in group groups[i].
+
+        `features` are those of `queries`, see `_features`.
+        """
+        if queries.shape[1] == 1:
+            return self._kernel.products(queries[:, 0], groups, self._embeddings, ids)
+        return kernels.pair_products(
+            features,
+            groups,
+            self._kernel.features(self._embeddings[ids.reshape(-1)]),
+            np.arange(ids.size).reshape(ids.shape),
         )
-        return products.reshape(len(groups), size, -1).mean(1)
 
     def _level(self, level: int) -> np.ndarray:
         start = self._offsets[level]
