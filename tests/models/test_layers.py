@@ -124,6 +124,16 @@ def test_each_part_is_normalized_by_itself(images):
     )
 
 
+def test_an_exported_layer_is_keras_s_own(images):
+    layer = built(4)
+    exported = layer.as_keras()
+    assert type(exported) is tf.keras.layers.BatchNormalization
+    exported.build((None, *IMAGES_SHAPE[1:]))
+    exported.set_weights(layer.get_weights())
+    expected = layer(images, training=False).numpy()
+    np.testing.assert_array_equal(exported(images, training=False), expected)
+
+
 def test_one_part_is_batch_normalization(images):
     ours, plain = built(1), tf.keras.layers.BatchNormalization(**OPTIONS)
     plain.build((None, *IMAGES_SHAPE[1:]))

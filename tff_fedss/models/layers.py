@@ -405,6 +405,10 @@ class SplitBatchNormalization(tf.keras.layers.BatchNormalization):
         super().__init__(**kwargs)
         self._num_splits = num_splits
 
+    def as_keras(self) -> tf.keras.layers.Layer:
+        """Returns Keras's own layer, which is the same in inference."""
+        return tf.keras.layers.BatchNormalization.from_config(super().get_config())
+
     def call(self, inputs: tf.Tensor, training: bool | None = None) -> tf.Tensor:
         """Normalizes float32[examples, ..., channels]."""
         if not training or not self.trainable:

@@ -93,7 +93,8 @@ def fetch_imagenet(network: str) -> pathlib.Path:
     digest, _ = mobilenet_v3.WEIGHTS_HASHES[_IMAGENET[network]]
     try:
         with contextlib.redirect_stdout(sys.stderr):
-            tf.keras.utils.get_file(
+            # Elsewhere, if Keras cannot write there.
+            found = tf.keras.utils.get_file(
                 path.name,
                 origin,
                 file_hash=digest,
@@ -107,7 +108,7 @@ def fetch_imagenet(network: str) -> pathlib.Path:
             f"imagenet: {path.name} cannot be downloaded. Put the file from {origin} "
             f"(MD5 {digest}) to {path}."
         ) from error
-    return path
+    return pathlib.Path(found)
 
 
 def load_pretrained(

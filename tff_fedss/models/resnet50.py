@@ -27,7 +27,11 @@ _NORMALIZATIONS = {
     "batch": batch_normalization,
     # MoCo's 8 GPUs.
     "split": functools.partial(
-        SplitBatchNormalization, BATCH_NORM_SPLITS, momentum=0.9, epsilon=1e-5
+        SplitBatchNormalization,
+        BATCH_NORM_SPLITS,
+        momentum=0.9,
+        epsilon=1e-5,
+        dtype=FLOAT32,
     ),
     "group": functools.partial(
         GroupNormalization, _GROUPS, epsilon=1e-5, dtype=FLOAT32
