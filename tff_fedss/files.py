@@ -240,6 +240,9 @@ def expect_once(where_of: dict[str, str], key: str, where: str, what: str) -> No
         raise InvalidInputError(f"{where}: the {what} {key!r} is already in {first}.")
 
 
+_MOST_DIGITS = 20  # Python refuses to parse some thousands.
+
+
 def whole_number(
     text: str, where: str, what: str, low: int = 0, high: int = 2**31 - 1
 ) -> int:
@@ -247,7 +250,8 @@ def whole_number(
 
     Raises InvalidInputError with its place, "name:line", if it is none.
     """
-    if not (text.isdecimal() and low <= int(text) <= high):
+    is_number = text.isdecimal() and len(text) <= _MOST_DIGITS
+    if not (is_number and low <= int(text) <= high):
         found = f"the {what} {text!r}"
         raise InvalidInputError(f"{where}: {found} is not in {low}..{high}.")
     return int(text)

@@ -125,7 +125,7 @@ def test_own_images_are_trained_on(run, tmp_path):
         (["--task=glyphs", "--data_dir=."], "has no effect on --task=glyphs"),
         (
             [*SMALL_TEXT, "--data_dir=text", "--batch_size=200"],
-            "--batch_size=200 parts of --num_steps=4 words are more than the ",
+            "--batch_size=200 parts of --num_steps=4 words and a last one are more ",
         ),
     ],
 )

@@ -116,7 +116,7 @@ def normalized(encoded: bytes) -> bytes:
         if not _needs_work(image, encoded):
             return encoded
         buffer = io.BytesIO()
-        _upright_on_white(image).save(buffer, "PNG", compress_level=1)
+        upright_on_white(image).save(buffer, "PNG", compress_level=1)
         return buffer.getvalue()
     except _DECODING_ERRORS as error:
         raise _damaged(encoded, error) from error
@@ -130,7 +130,7 @@ def pixels(encoded: bytes) -> np.ndarray:
     """
     try:
         image = Image.open(io.BytesIO(encoded), formats=ALL)
-        return np.asarray(_upright_on_white(image))
+        return np.asarray(upright_on_white(image))
     except _DECODING_ERRORS as error:
         raise _damaged(encoded, error) from error
 
@@ -156,7 +156,11 @@ def _needs_work(image: Image.Image, encoded: bytes) -> bool:
     return mark in within and image.getexif().get(_ORIENTATION, 1) != 1
 
 
-def _upright_on_white(image: Image.Image) -> Image.Image:
+def upright_on_white(image: Image.Image) -> Image.Image:
+    """Returns an image in RGB, upright by its Exif, on white where it is transparent.
+
+    Of 16 bits, the higher eight are kept.
+    """
     if image.mode.startswith("I"):
         # 16 bits. Pillow's conversion makes all values from 255 on white.
         grey = (np.asarray(image) >> 8).astype(np.uint8)

@@ -106,7 +106,7 @@ class IdentityVerification(SampledSoftmaxTask):
         return encoder, extract
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Measures verification and retrieval on identities that are not trained on.
+        """Measures verification and retrieval on the data set's test images.
 
         Args:
             weights: With trainable = [*encoder, W], W a `models.ShardedMatrix`.

@@ -50,8 +50,9 @@ class LanguageModel(SampledSoftmaxTask):
         for part, tokens in (("training", data.train), ("validation", valid)):
             if (len(tokens) - 1) // batch_size < num_steps:
                 raise InvalidInputError(
-                    f"batch_size={batch_size} parts of num_steps={num_steps} words are "
-                    f"more than the {len(tokens):,} words of the {part} text."
+                    f"batch_size={batch_size} parts of num_steps={num_steps} words and "
+                    f"a last one are more than the {len(tokens):,} words of the {part} "
+                    "text."
                 )
         super().__init__(data, len(data.words), embedding_dim, logit_scale)
         self._num_steps = num_steps

@@ -53,6 +53,12 @@ def test_arff_with_and_without_a_list_of_labels(tmp_path, xml, value):
     assert rows_of(rows) == [({0: 1.0, 1: value}, [0]), ({}, [1]), ({0: 1.0}, [])]
 
 
+def test_a_row_may_have_neither_labels_nor_features(tmp_path):
+    (tmp_path / "x.txt").write_text("2 3 2\n0 1:1\n \n\n")
+    rows, *_ = extreme.read(tmp_path / "x.txt")
+    assert rows_of(rows) == [({1: 1.0}, [0]), ({}, [])]
+
+
 @pytest.mark.parametrize(
     "text, message",
     [

@@ -98,6 +98,9 @@ def fourth(line):
             lambda lines: ["2\t2", "", "Ann_A\t\t1", *lines[2:]],
             "pairs.txt:3: expected NAME",
         ),
+        (lambda lines: ["1\t4", *lines[1:]], "number of folds, 2 or more"),
+        (lambda lines: ["0\t4"], "number of folds, 2 or more"),
+        (lambda lines: [lines[0], *[lines[1]] * 8], "8 of 8 pairs are of one person"),
     ],
 )
 def test_a_list_that_is_wrong_is_refused(folder, change, message):

@@ -143,14 +143,14 @@ def _collect(
     """Reads rows, and checks all together at the end.
 
     `parse` reads a line and raises ValueError if it is no row, which is `expected`.
-    Blank lines are skipped.
+    Empty lines are skipped; in an XMC file, a space is a row without anything.
     """
     limits = {"feature": num_features, "label": num_labels}
     ids = {kind: array.array("q") for kind in limits}
     ends = {kind: array.array("q", [0]) for kind in limits}
     values, line_numbers = array.array("f"), []
     for number, line in lines:
-        if not line.strip():
+        if not line.rstrip("\r\n"):
             continue
         try:
             ids_of_row, values_of_row, labels_of_row = parse(line)

@@ -183,9 +183,10 @@ def of_images(
     test_labels = labels[tests]
     sizes = np.unique(images.labels[tests], return_counts=True)[1]
     if len(sizes) < 2 or sizes.max() < 2:
+        cure = "test=classes" if test == "given" else "a larger test_share"
         raise InvalidInputError(
             f"{images.label}: {len(tests):,} test images of {len(sizes):,} "
-            "identities do not make pairs of both kinds: use a larger test_share."
+            f"identities do not make pairs of both kinds: use {cure}."
         )
     if (test_labels < 0).any():  # Then all identities are: see `hold_out`.
         others, _ = splits.numbered(images.labels, tests)

@@ -218,7 +218,7 @@ def load(
     data = from_index(
         images, image_size=image_size, channels=source.channels, test="given"
     )
-    return dataclasses.replace(data, name=name, note=images.note)
+    return dataclasses.replace(data, name=name)
 
 
 def _from_idx_files(

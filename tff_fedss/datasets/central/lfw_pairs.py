@@ -46,10 +46,12 @@ class LfwPairs:
             for number, line in enumerate(lines, 2)
             if line.strip()
         ]
-        if len(numbers) != 2 or len(rows) != 2 * numbers[0] * numbers[1]:
+        is_whole = len(numbers) == 2 and numbers[0] > 1 and numbers[1] > 0
+        if not is_whole or len(rows) != 2 * numbers[0] * numbers[1]:
             raise InvalidInputError(
                 f"{pairs_file}:1: found {header!r} and {len(rows):,} pairs; expected "
-                "the number of folds and that of pairs of either kind in each."
+                "the number of folds, 2 or more, and that of pairs of either kind in "
+                "each."
             )
         self.num_folds = numbers[0]
         self._paths: list[pathlib.Path] = []
@@ -69,6 +71,11 @@ class LfwPairs:
             second.append(self._place(pathlib.Path(folder), row[2], row[3]))
         self.first, self.second = np.array(first), np.array(second)
         self.is_same = np.array(is_same)
+        if 2 * np.count_nonzero(self.is_same) != len(self.is_same):
+            raise InvalidInputError(
+                f"{pairs_file}: {np.count_nonzero(self.is_same):,} of "
+                f"{len(self.is_same):,} pairs are of one person; expected half of them."
+            )
         self.num_images = len(self._paths)
 
     def images(self, first: int, end: int) -> np.ndarray:
