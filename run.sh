@@ -16,7 +16,7 @@ compare             experiments.fedss.compare         the six methods side by si
 table               experiments.common.sweep          all runs of a table (N of FedSS, or PAPER/N), and its page
 tune                experiments.fedss.tune            the clients' learning rate for your data, on validation clients
 pretrain            experiments.fedss.pretrain        a start for phi, from public images: for --pretrained
-describe            experiments.fedss.describe        a data set's clients and classes, and what a round costs
+describe            experiments.fedss.describe        a data set's clients, images and classes, as table and plot
 rf_softmax          experiments.rf_softmax.train      RF-softmax: negatives from kernels, centrally
 partial_fc          experiments.partial_fc.train      very many classes over several devices, centrally (Partial FC)
 leap                experiments.leap.train            LEAP, SPLD or random mini-batches, centrally
@@ -159,6 +159,8 @@ enter_environment() {
   export RAY_USAGE_STATS_ENABLED=${RAY_USAGE_STATS_ENABLED:-0}
   export RAY_worker_niceness=${RAY_worker_niceness:-0} # else actors give way to all else
   export RAY_task_events_report_interval_ms=${RAY_task_events_report_interval_ms:-0}
+  # A name of a file may have bytes that are not UTF-8.
+  export PYTHONIOENCODING=${PYTHONIOENCODING:-:backslashreplace}
   # What Python compiles is kept in .venv: without it each start takes twice as long.
   export PYTHONPYCACHEPREFIX=$venv/pycache
   unset PYTHONHOME PYTHONDONTWRITEBYTECODE

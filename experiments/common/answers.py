@@ -16,11 +16,13 @@ Pressing Tab imports nothing.
 import contextlib
 import dataclasses
 import importlib
+import os
 import pathlib
 import pickle
 import runpy
 import shlex
 import sys
+import time
 import types
 import warnings
 from collections.abc import Mapping, Sequence
@@ -125,6 +127,8 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
                 sys.exit()
     except InvalidInputError as error:
         config.fail(config.with_flags(str(error), program["flags"]))
+    except OSError:  # The program reports it.
+        config.discard_output()
     sys.exit(GO_ON)
 
 
@@ -149,9 +153,11 @@ def fetch(folder: str, programs: str) -> dict[str, Any]:
     path = pathlib.Path(folder, _FILE)
     if is_fresh(path):
         return pickle.loads(path.read_bytes())
+    start = time.time()
     said = collect(dict(line.split()[:2] for line in programs.splitlines()))
     with contextlib.suppress(InvalidInputError, RunStoppedError):
         files.write(path, pickle.dumps(said))
+        os.utime(path, (start, start))  # A source may be newer than what was read.
     return said
 
 

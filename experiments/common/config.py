@@ -31,8 +31,10 @@ from typing import Any, Self, TypeVar
 from absl import flags
 
 from experiments.common import option_words
+from tff_fedss import files
 from tff_fedss.errors import InvalidInputError
 
+EXIT_STOPPED = 1
 EXIT_BAD_INPUT = 2
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE, the shells' convention
 _HELP = frozenset({"--help", "-help", "-h", "--helpshort"})
@@ -81,13 +83,13 @@ class Flag(option_words.Option):
         if self.is_list and self.words:
             return tuple(_BETWEEN_WORDS.split(text)) if text else ()
         texts = [text]
-        if self.is_list:
-            texts = [item.strip() for row in csv.reader([text]) for item in row]
         try:
+            if self.is_list:
+                texts = [item.strip() for row in csv.reader([text]) for item in row]
             values = tuple(map(super().parse, texts))
             if not values and self.default and (self.choices or self.kind is not str):
                 raise ValueError
-        except ValueError:
+        except (ValueError, csv.Error):
             several = ", or several with commas" if self.is_list else ""
             raise ValueError(f"expected {self.expected}{several}") from None
         return values if self.is_list else values[0]
@@ -260,6 +262,8 @@ def _help_of(own: Flag) -> str:
     name = f"--[no]{own.name}" if own.kind is bool else f"--{own.name}={value}"
     text = own.help
     if own.default not in (None, ()) and own.kind is not bool:
+        # A program may have its own default.
+        text = text.partition(" Default: ")[0]
         text += f" Default: {option_words.as_text(own.default)}."
     wrapped = textwrap.wrap(text, 80, initial_indent=" " * 6, subsequent_indent=" " * 6)
     lines = [*textwrap.wrap(name, 86, initial_indent="  "), *wrapped]
@@ -349,6 +353,9 @@ def print_help(text: str) -> None:
         print(text, flush=True)
     except BrokenPipeError:
         end_with_broken_pipe()
+    except OSError as error:
+        discard_output()
+        fail(f"standard output: {files.error_text(error)}.", EXIT_STOPPED)
     sys.exit(0)
 
 

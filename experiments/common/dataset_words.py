@@ -3,7 +3,7 @@
 Each program also has its own --data_dir.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from experiments.common import config, option_words
@@ -71,16 +71,21 @@ def keywords(dataset: Chosen, data_dir: str | None, flag: str) -> dict[str, Any]
     return dict(dataset.options)
 
 
-def central(known: Iterable[str]) -> dict[str, Word]:
-    """Returns the words for data sets without clients: known ones, and `OWN_IMAGES`."""
+def central(
+    known: Iterable[str], read: Callable[..., Any] = images.federated
+) -> dict[str, Word]:
+    """Returns the words for data sets without clients: known ones, and `OWN_IMAGES`.
+
+    `read` has the options of a test.
+    """
     return {
         **dict.fromkeys(known, Word()),
         "images": option_words.word(
-            images.load_folder, images.federated, names=("folders", *_HELD_OUT)
+            images.load_folder, read, names=("folders", *_HELD_OUT)
         ),
         "tfds": option_words.word(
             images.load_tfds,
-            images.federated,
+            read,
             names=("name", "image", "label", "client", *_HELD_OUT),
         ),
     }

@@ -115,8 +115,9 @@ def run_all(
     """Runs every job that is not done, `num_slots` at a time.
 
     A job that starts from another one waits for it. A failed job stops no other. If
-    this process is stopped, the runs save their state and end. `begin` starts a job in
-    a slot and returns a process, or an object with its methods.
+    this process is stopped, the runs of this machine save their state and end; those
+    of a cluster are lost. `begin` starts a job in a slot and returns a process, or an
+    object with its methods.
     """
     waiting = [job for job in jobs if not job.is_done]
     running: dict[int, tuple[Job, subprocess.Popen]] = {}

@@ -21,6 +21,19 @@ LATE = "late gain of "  # Begins the column of a metric's late gain in a frame.
 Runs = Mapping[str, Sequence[results.Run]]
 
 
+def drawn(runs: Runs) -> Runs:
+    """Returns the runs of each cell that curves show: finished ones, if there are any.
+
+    A cell that has not begun is left out.
+    """
+    begun = {name: [run for run in own if run.rows] for name, own in runs.items()}
+    return {
+        name: [run for run in own if run.is_done] or own
+        for name, own in begun.items()
+        if own
+    }
+
+
 def row_of(cell: Cell) -> str:
     """Returns a cell's row."""
     return cell.row or cell.title

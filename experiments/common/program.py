@@ -10,12 +10,11 @@ import tensorflow as tf
 from absl import app, flags, logging
 
 from experiments.common import cells, config, option_words, runtime_config
-from experiments.common.config import fail, with_flags
+from experiments.common.config import EXIT_STOPPED, fail, with_flags
 from tff_fedss import files, runtime
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 from tff_fedss.runtime.errors import describe
 
-EXIT_STOPPED = 1
 _CELL = "cell"
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_TERMINATED = 143  # 128 + SIGTERM

@@ -195,29 +195,29 @@ def draw_curves(
 ) -> list[str]:
     """Draws the metric by round, a panel for each of `Table.curves`, as STEM.png.
 
-    If there are many cells, those with the highest last values are drawn.
+    If there are many cells, those with the highest values are drawn.
 
     Returns:
         The line of the page that shows it; none without measurements.
     """
     first = table.metrics[0]
-    begun = {name: own for name, own in runs.items() if any(run.rows for run in own)}
+    drawn = page_lib.drawn(runs)
 
-    def last(name: str) -> float:
-        curves = [run.curve(first.name) for run in begun[name]]
+    def highest(name: str) -> float:
+        curves = [run.curve(first.name) for run in drawn[name]]
         return max((y for curve in curves for _, y in curve), default=0.0)
 
-    names = sorted(begun, key=last, reverse=True)[:_MOST_CURVES]
+    names = sorted(drawn, key=highest, reverse=True)[:_MOST_CURVES]
 
     def series(metric: str) -> list[plots.Series]:
         return [
             plots.Series(
                 table.cells[name].title,
                 plots.style(i),
-                [r.rows for r in begun[name]],
+                [r.rows for r in drawn[name]],
                 page_lib.paper_value(paper, table.cells[name], metric),
             )
-            for i, name in enumerate(name for name in begun if name in names)
+            for i, name in enumerate(name for name in drawn if name in names)
         ]
 
     panels = [

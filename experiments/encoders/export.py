@@ -141,7 +141,7 @@ def read_run(results_dir: str, method: str | None = None) -> FinishedRun:
         phi,
         image_input,
         facts,
-        done.get("table", "none"),
+        done.get("table") or done.get("text", "none"),
         done.get("outcomes", {}).get(weights.stem, {}).get("percent"),
         data.get("data", {}).get("test images"),
     )
@@ -167,8 +167,8 @@ def _weights_file(folder: pathlib.Path, where: str, method: str | None) -> pathl
 def _write_card(output: pathlib.Path, text: str) -> None:
     """Writes model_card.md beside an encoder, unless there is one."""
     card = output.with_name("model_card.md")
-    title = text.partition("\n")[0]
-    if card.exists() and card.read_text().partition("\n")[0] != title:
+    title = text.partition("\n")[0].encode()
+    if card.exists() and card.read_bytes().partition(b"\n")[0] != title:
         card = output.with_name(f"{output.name}.model_card.md")  # It may be another's.
     if card.exists():
         print(f"{card} already exists and is not changed.")
@@ -199,7 +199,7 @@ def _card(run: FinishedRun, name: str, kind: str) -> str:
 {f", {len(classes):,} classes" if classes else ""}
 - Method: {facts["method"]}; model: {facts["model"]}, \
 {run.phi.count_params():,} parameters
-- Rounds: {flags.get("rounds", "the default")}
+- {_length(flags)}
 - Format: {kind}
 - Input: uint8[N, height, width, 3], RGB images 0..255 of any size and number. Not \
 floats in 0..1: all formats but Keras refuse floats, Keras those that are not whole.
@@ -211,6 +211,12 @@ floats in 0..1: all formats but Keras refuse floats, Keras those that are not wh
 
 {_interval(run)}    {run.scores.replace(chr(10), chr(10) + "    ")}
 """
+
+
+def _length(flags: Mapping[str, str]) -> str:
+    if "epochs" in flags:
+        return f"Epochs: {flags['epochs']}"
+    return f"Rounds: {flags.get('rounds', 'the default')}"
 
 
 def _interval(run: FinishedRun) -> str:

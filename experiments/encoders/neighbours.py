@@ -4,7 +4,7 @@
 
 writes page/index.html: queries with their nearest images and the distances, framed as
 right or wrong, the worst queries first, with a filter by class and by distance and a
-list of the most confused classes. It needs no network; 100 queries take at most 2 MB.
+list of the most confused classes. It needs no network; 100 queries take about 2 MB.
 """
 
 import dataclasses

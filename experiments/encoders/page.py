@@ -12,6 +12,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from PIL import Image
 
+from tff_fedss.datasets import formats
+
 _TEMPLATE = pathlib.Path(__file__).with_name("page.html")
 # Pixels and quality of thumbnails: the first that fit into _MOST_BYTES.
 _THUMBNAILS = ((96, 80), (96, 60), (80, 50), (64, 40), (48, 30))
@@ -103,7 +105,9 @@ def render(
     return template.substitute(
         title=_text(title),
         summary=_text(summary),
-        options="".join(f"<option>{_text(name)}</option>" for name in names),
+        options="".join(
+            f'<option value="{_text(name)}">{_text(name)}</option>' for name in names
+        ),
         articles="\n".join(article(*numbered) for numbered in enumerate(queries)),
         confused=_confused(queries, class_of),
         thumbnails=json.dumps(thumbnails),
@@ -146,7 +150,7 @@ def _small(encoded: bytes) -> Image.Image:
     size = _THUMBNAILS[0][0]
     image = Image.open(io.BytesIO(encoded))
     image.draft("RGB", (2 * size, 2 * size))
-    image = image.convert("RGB")
+    image = formats.upright_on_white(image)
     image.thumbnail((size, size))
     return image
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 from tff_fedss import models
 from tff_fedss.metrics.retrieval import class_sizes, finite_features, unit
 
-_ROWS = 4096
+# Of the cosines with class centres that are computed at a time.
+_BLOCK_NUMBERS = 2**22
 
 
 @tf.function(reduce_retracing=True)
@@ -98,9 +99,10 @@ def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
     np.add.at(sums, class_of, units)
     centers = unit(sums)
     queries = np.flatnonzero(sizes[class_of] > 1)
+    num_rows = max(1, _BLOCK_NUMBERS // len(sizes))
     right = 0
-    for start in range(0, len(queries), _ROWS):
-        rows = queries[start : start + _ROWS]
+    for start in range(0, len(queries), num_rows):
+        rows = queries[start : start + num_rows]
         own = class_of[rows]
         cosines = units[rows] @ centers.T
         without = unit(sums[own] - units[rows])

@@ -98,6 +98,7 @@ def test_what_is_no_list_of_words(value, message):
         ("--kinds=", "--kinds=: expected a or b, or several with commas"),
         ("--sizes=3,0", "--sizes=3,0: expected a whole number of at least 1, at most"),
         ("--sizes=", "--sizes=: expected a whole number of at least 1"),
+        ("--sizes=1\n2", "expected a whole number of at least 1"),
         ("--speed=1", "Unknown command line flag 'speed'"),
     ],
 )

@@ -144,6 +144,14 @@ def test_pictures_of_all_kinds_become_thumbnails():
     np.testing.assert_array_equal(decoded(found[0]), original)
 
 
+def test_sixteen_bits_are_not_cut_off():
+    ramp = np.linspace(0, 65535, 64 * 64).reshape(64, 64).astype(np.uint16)
+    buffer = io.BytesIO()
+    Image.fromarray(ramp).save(buffer, "PNG")
+    (found,) = page._thumbnails([0], lambda row: buffer.getvalue()).values()
+    assert abs(np.asarray(decoded(found)).mean() - 127.5) < 2
+
+
 def test_a_page_of_many_photographs_stays_small():
     """Noise, which no format makes small, of 100 queries with 10 neighbours each."""
     rng = np.random.default_rng(0)
