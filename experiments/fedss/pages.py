@@ -218,12 +218,7 @@ class _Drawing(NamedTuple):
 
     @classmethod
     def of(cls, table: Table, runs: Runs, paper: pd.DataFrame) -> "_Drawing":
-        begun = {name: [run for run in own if run.rows] for name, own in runs.items()}
-        done = {
-            name: [run for run in own if run.is_done] for name, own in begun.items()
-        }
-        drawn = {name: done[name] or own for name, own in begun.items() if own}
-        return cls(table, drawn, paper)
+        return cls(table, page.drawn(runs), paper)
 
     def cells(self, method: str | None = None) -> list[Cell]:
         """Returns the cells of a method, or of all, in the table's order."""
