@@ -279,13 +279,13 @@ class _RemoteRun:
 
     def __init__(self, ray: Any, task: Any, job: Job):
         self._ray, self._job = ray, job
-        sent, folders = _read(job.folder, "run"), ["--results_dir={folder}/run"]
+        sent, there = _read(job.folder, "run"), pathlib.Path("{folder}")
+        job_there = dataclasses.replace(job, folder=there / "run")
         if job.start is not None:
             sent |= _read(job.start, "start")
-            folders.append("--pretrained={folder}/start")
+            job_there.start = there / "start"
         name = hashlib.sha256(os.path.abspath(job.folder).encode()).hexdigest()[:20]
-        command = ["-P", "-m", job.program, *job.arguments, *folders]
-        self._result = task.remote(name, command, sent)
+        self._result = task.remote(name, job_there.command, sent)
 
     def poll(self) -> int | None:
         if not self._ray.wait([self._result], timeout=0)[0]:

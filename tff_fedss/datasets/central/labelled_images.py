@@ -112,14 +112,16 @@ class LabelledImages:
             }
         )
 
-    def subset(self, num_train: int, seed: int = 0) -> "LabelledImages":
+    def subset(self, num_train: int) -> "LabelledImages":
         """Returns a class-balanced subset of the training images, where sizes allow.
+
+        The same number gives the same images.
 
         Returns:
             The data set with these training images, in their order, and the whole test.
         """
         check_range("num_train", num_train, self.num_classes, len(self.train_labels))
-        generator = np.random.Generator(np.random.Philox(key=[seed, num_train]))
+        generator = np.random.Generator(np.random.Philox(key=[0, num_train]))
         order = generator.permutation(len(self.train_labels))
         # The first images of all classes, then the second ones, and so on.
         by_class = order[np.argsort(self.train_labels[order], kind="stable")]
