@@ -77,9 +77,9 @@ def centers_one_by_one(features, labels):
     return np.mean(right)
 
 
-@pytest.mark.parametrize("rows", [4096, 7])
-def test_equals_centres_made_for_each_image(rows, monkeypatch):
-    monkeypatch.setattr(classification, "_ROWS", rows)
+@pytest.mark.parametrize("numbers", [2**22, 50, 1])
+def test_equals_centres_made_for_each_image(numbers, monkeypatch):
+    monkeypatch.setattr(classification, "_BLOCK_NUMBERS", numbers)
     features, labels = labelled_images()
     expected = centers_one_by_one(features.astype(np.float64), labels)
     assert 0.3 < expected < 0.95

@@ -79,14 +79,14 @@ class PartialFC(InPlace):
 
         Raises:
             InvalidInputError: If there are more strata than classes, or devices than
-                strata, or if a stratum is too small for a sample.
+                strata, or if strata are too small for a sample.
         """
         check_range("num_strata", num_strata, len(mesh), num_classes)
-        smallest = num_classes // num_strata
-        if round(sample_rate * smallest) == 0:
+        largest = -(-num_classes // num_strata)
+        if round(sample_rate * largest) == 0:
             raise InvalidInputError(
                 f"sample_rate={sample_rate:g}: nothing is sampled of a stratum of "
-                f"{smallest} classes. Use fewer strata (num_strata={num_strata}) or a "
+                f"{largest} classes. Use fewer strata (num_strata={num_strata}) or a "
                 "higher rate."
             )
         self._num_steps = 0

@@ -178,7 +178,7 @@ def complete(first, tmp_path_factory):
         (["moco", "--cell", "=", "4/mini/d_gamma1"], ["4/mini/d_gamma1"]),
         (
             ["table", "--scale", "="],
-            ["paper", "mini", "tiny_imagenet", "turned", "chunks"],
+            ["paper", "mini", "tiny_imagenet", "turned", "chunks", "long"],
         ),
     ],
 )

@@ -72,7 +72,11 @@ def test_a_run_whose_spreadout_pushes_does_not():
 # --- What a run says at its end
 
 CONFIG = train.Config(
-    task="retrieval", rounds=4, client_learning_rate=0.1, results_dir="results/a b"
+    task="retrieval",
+    rounds=4,
+    client_learning_rate=0.1,
+    initial_norm=0.3,
+    results_dir="results/a b",
 )
 
 

@@ -189,6 +189,6 @@ def test_with_all_classes_on_each_client_there_is_nothing_to_find(run, tmp_path)
         "--num_negatives=1",
         "--clients_per_round=4",
         f"--results_dir={tmp_path}",
-    ).refused("holds all 10 classes: there is nothing to find")
+    ).refused("holds all 10 classes: there is nothing to find", prints=True)
     assert intersection.fresh(10, 10, 1).other == 1
     assert intersection.fresh(10, 8, 5).other == 1
