@@ -94,9 +94,10 @@ class Server:
             seen.class_set_builder(config, self._dataset), config.seed
         )
         self._public = seen.PublicImages(task, config.public_images)
-        # The server sees updates before it adds the noise.
-        noiseless = dataclasses.replace(config, dp=None)
-        process = run_parts.build_run(noiseless, METHOD, task).process
+        process = self.run.process
+        if config.dp is not None:  # The server sees updates before it adds the noise.
+            noiseless = dataclasses.replace(config, dp=None)
+            process = run_parts.build_run(noiseless, METHOD, task).process
         self.updates = seen.Updates(self.run, process, config.server.learning_rate)
         self._models: list[seen.Model] = []
         self._measured: dict[int, float] = {}
