@@ -87,11 +87,12 @@ def test_methods_end_in_the_order_of_the_runs(tmp_path):
     folder.close()
     again = ResultsFolder(tmp_path, FLAGS, COLUMNS)
     again.open()
-    runs = [
-        types.SimpleNamespace(name=name, state=[], round_num=round_num)
-        for name, round_num in (("centralized", 0), ("fedss", 0))
-    ]
-    again.resume(runs)
+    again.resume(
+        [
+            types.SimpleNamespace(name=name, state=[], round_num=0)
+            for name in ("centralized", "fedss")
+        ]
+    )
     for method in ("fedss", "centralized"):
         again.release(row(method, 0), row(method, 0))
     again.finish({})

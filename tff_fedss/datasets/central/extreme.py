@@ -143,7 +143,7 @@ def _collect(
     """Reads rows, and checks all together at the end.
 
     `parse` reads a line and raises ValueError if it is no row, which is `expected`.
-    Empty lines are skipped; in an XMC file, a space is a row without anything.
+    Empty lines are skipped. (In an XMC file, a space is a row without anything.)
     """
     limits = {"feature": num_features, "label": num_labels}
     ids = {kind: array.array("q") for kind in limits}
@@ -266,7 +266,7 @@ def _read_arff(
     expected = (
         f"{{index value, ...}} with indices in 0..{len(names) - 1}, labels 0 or 1"
     )
-    lines = (line for line in lines if not line[1].startswith("%"))
+    lines = (x for x in lines if x[1].strip() and not x[1].startswith("%"))
     rows = _collect(path, lines, parse, expected, num_features, num_labels)
     return rows, num_features, num_labels
 
