@@ -204,8 +204,12 @@ class SourcesConfig(runtime_config.DeviceConfig):
         """Loads the encoder.
 
         Raises:
-            InvalidInputError: If it is missing or damaged.
+            InvalidInputError: If it is missing or damaged, or bfloat16 is asked for.
         """
+        if self.precision == "mixed":
+            raise InvalidInputError(
+                "--precision=mixed is for training; exported encoders are float32."
+            )
         with config.naming("--model"):
             return models.ExportedEncoder(self.model)
 

@@ -116,6 +116,7 @@ def test_the_same_command_writes_the_same_page(
     [
         ((), ["a/1.png", "b/1.png"], "2 images have fewer than --num_neighbours=10"),
         (("--num_neighbours=1",), ["a/1.png", "b/1.png"], "alone in its class"),
+        (("--precision=mixed",), ["a/1.png", "b/1.png"], "is for training"),
     ],
 )
 def test_nothing_to_show_is_said(flags, names, message, run, encoder_file, tmp_path):
