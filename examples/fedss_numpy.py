@@ -172,7 +172,7 @@ def main():
             found = (normalize(x @ a + b) @ normalize(w).T).argmax(1)
             print(f"round {round_num:2d}  top-1 {100 * np.mean(found == labels):.1f} %")
         cohort = [clients[k] for k in rng.choice(20, 8, replace=False)]
-        for client in cohort:  # Algorithm 1, line 7: m of the other classes.
+        for client in cohort:  # Algorithm 1, line 5: m of the other classes.
             others = sorted(set(range(n)) - set(client["labels"]))
             client["negatives"] = rng.choice(others, m, replace=False)
         theta, velocity, _ = one_round(

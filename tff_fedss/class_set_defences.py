@@ -21,7 +21,6 @@ change from round to round reveal P_k to all who see updates (docs/privacy.md).
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import tensorflow as tf
 
@@ -67,9 +66,15 @@ class RandomizedResponse(class_sets.SampledClasses):
     may_miss_positives = True
 
     def __init__(
-        self, num_classes: int, num_negatives: int, *args: Any, epsilon: float
+        self,
+        num_classes: int,
+        num_negatives: int,
+        max_positives: int,
+        logit_correction: str = "inclusion",
+        *,
+        epsilon: float,
     ):
-        super().__init__(num_classes, num_negatives, *args)
+        super().__init__(num_classes, num_negatives, max_positives, logit_correction)
         errors.check_range("epsilon", epsilon, 0, above=True)
         errors.check_range("num_negatives", num_negatives, 1, num_classes - 1)
         self.q = num_negatives / num_classes
@@ -121,8 +126,16 @@ class DecoyPool(class_sets.SampledClasses):
 
     is_permanent = True
 
-    def __init__(self, *args: Any, size: int):
-        super().__init__(*args)
+    def __init__(
+        self,
+        num_classes: int,
+        num_negatives: int,
+        max_positives: int,
+        logit_correction: str = "inclusion",
+        *,
+        size: int,
+    ):
+        super().__init__(num_classes, num_negatives, max_positives, logit_correction)
         most = self.num_classes - self._max_positives
         errors.check_range("size", size, self._num_negatives, most, whole=True)
         self._pool_size = int(size)

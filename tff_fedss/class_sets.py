@@ -342,7 +342,7 @@ def positions(class_set: ClassSet, labels: tf.Tensor) -> tf.Tensor:
     """Converts classes, int32[examples], to positions in S_k, the targets of the loss.
 
     Returns int32[examples], in [0, |S_k|). When it runs, tf.errors.InvalidArgumentError
-    if a label is not among the keys, or the keys do not ascend.
+    if a label is not found among the keys, which must ascend.
     """
     found = tf.searchsorted(class_set.keys, labels, side="left")
     last = tf.size(class_set.keys) - 1

@@ -137,3 +137,18 @@ def test_a_feature_that_never_changes_says_nothing():
     # Were it brought to variance 1, the test would be far away from the training.
     wild = np.concatenate([test_x, np.full([30, 1], 1e6, np.float32)], 1)
     assert metrics.linear_accuracy(wide, y, wild, test_y) == alone
+
+
+@pytest.mark.parametrize(
+    "features, expected",
+    [
+        ([[1, 0], [2, 0]], 1),
+        ([[0, 0], [1, 0]], 0),
+        ([[0, 0], [1, 0], [1, 0]], 1 / 3),
+        ([[0, 0]] * 4, 0),
+    ],
+)
+def test_the_mean_cosine_of_pairs(features, expected):
+    cosine = metrics.MeanCosine()
+    cosine.add(np.array(features, np.float32))
+    assert cosine.value == pytest.approx(expected)

@@ -31,7 +31,8 @@ def magnet_loss(
     representations.
 
     Args:
-        representations: float32[M, D, d], r: D examples of each of M clusters.
+        representations: float32[M, D, d], r: D examples of each of M clusters; MD is
+            at least 2.
         cluster_classes: int32[M], the class of each cluster.
         alpha: The desired gap, in units of v.
 

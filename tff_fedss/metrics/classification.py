@@ -170,12 +170,13 @@ class MeanCosine:
     Features have collapsed if all images have the same one: the mean is 1. Too long
     steps bring a run from scratch to that state, with a falling loss (the classifier
     learns the frequencies of classes) and a metric at chance. For centred features of
-    many classes the mean is about 0.
+    many classes the mean is about 0. The cosine of a zero vector is 0.
     """
 
     def __init__(self):
         self._sum: np.ndarray | float = 0.0
         self._count = 0
+        self._num_directions = 0
 
     def add(self, features: np.ndarray) -> None:
         """Adds images.
@@ -183,8 +184,10 @@ class MeanCosine:
         Args:
             features: float32[images, d].
         """
-        self._sum = self._sum + unit(features).sum(0)
+        units = unit(features)
+        self._sum = self._sum + units.sum(0)
         self._count += len(features)
+        self._num_directions += np.count_nonzero(units.any(1))
 
     @property
     def value(self) -> float:
@@ -193,7 +196,7 @@ class MeanCosine:
         if not pairs:
             return 1.0
         # |sum of u|^2 is the sum of all cosines, including images with themselves.
-        return float((np.sum(np.square(self._sum)) - self._count) / pairs)
+        return float((np.sum(np.square(self._sum)) - self._num_directions) / pairs)
 
 
 def effective_rank(features: np.ndarray) -> float:

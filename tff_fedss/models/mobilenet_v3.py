@@ -31,6 +31,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from tff_fedss import errors
 from tff_fedss.models import mobilenet_layers
 from tff_fedss.models.layers import FLOAT32, GroupNormalization, LayerNames
 
@@ -86,8 +87,10 @@ def mobilenet_v3(
         GroupNorms all of its weights are trainable.
 
     Raises:
-        ValueError: By Keras, if an argument is out of range.
+        ValueError: If an argument is out of range.
     """
+    errors.check_choice("size", size, _ARCHITECTURES)
+    errors.check_choice("normalization", normalization, NORMALIZATIONS)
     config = copy.deepcopy(
         _architecture(
             tuple(image_shape),

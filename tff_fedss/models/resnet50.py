@@ -9,6 +9,7 @@ import functools
 
 import tensorflow as tf
 
+from tff_fedss import errors
 from tff_fedss.models.layers import (
     FLOAT32,
     GroupNormalization,
@@ -58,7 +59,11 @@ def resnet50(
     Returns:
         A Keras model from images [examples, height, width, channels] with values in
         0..255 to float32[examples, 2048].
+
+    Raises:
+        InvalidInputError: If `normalization` is another word.
     """
+    errors.check_choice("normalization", normalization, _NORMALIZATIONS)
     layers = Layers(
         seed,
         normalization=_NORMALIZATIONS[normalization],

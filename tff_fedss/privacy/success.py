@@ -87,8 +87,8 @@ def two_groups(scores: np.ndarray) -> np.ndarray:
     """Claims the upper of two groups, if |P_k| is not known: bool[classes].
 
     The split minimizes the squared distances to the two means (k-means of two
-    groups on a line, which has an exact solution). If all finite scores are equal,
-    nothing is claimed.
+    groups on a line, which has an exact solution). If all scores are equal, or one is
+    infinite, nothing is claimed.
     """
     scores = np.asarray(scores, np.float64)
     if len(scores) < 2:

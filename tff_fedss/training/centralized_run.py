@@ -67,6 +67,7 @@ class CentralizedRun(StepRun):
             task.feature_extractor_fn(),
             task.dataset.num_classes,
             optimizer,
+            image_dtype=task.dataset.test_examples().element_spec["image"].dtype,
             seed=seed,
             initial_norm=initial_norm,
             logit_scale=logit_scale,

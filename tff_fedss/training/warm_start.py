@@ -30,17 +30,17 @@ def warm_start(
     many rounds: the features collapse before they separate. The paper starts from
     ImageNet-1k (A.2); this uses classes of the same kind that no client holds.
     """
+    examples = dataset.public_examples()
     algorithm = algorithms.Centralized(
         model,
         dataset.public.num_classes,
         tf.keras.optimizers.Adam(_LEARNING_RATE),
+        image_dtype=examples.element_spec["image"].dtype,
         seed=seed,
     )
     steps_per_epoch = -(-dataset.public.num_examples // _BATCH_SIZE)
     batches = iter(
-        algorithms.iid_batches(
-            dataset.public_examples(), dataset.public.num_examples, _BATCH_SIZE, seed
-        )
+        algorithms.iid_batches(examples, dataset.public.num_examples, _BATCH_SIZE, seed)
     )
     step = 0
     with Progress({"warm start": 0}, num_epochs * steps_per_epoch, "step") as progress:

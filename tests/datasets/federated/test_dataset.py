@@ -127,6 +127,12 @@ def test_other_inputs_than_images(dtype, shape):
         x = tf.keras.layers.Flatten()(x)
         return tf.keras.Model(inputs, tf.keras.layers.Dense(2, None, True, "ones")(x))
 
+    task = tasks.Classification(dataset, phi)
+    rate = tf.keras.optimizers.SGD(0.1)
+    central = training.CentralizedRun(
+        "c", task, rate, cohort_size=1, batch_size=4, seed=0
+    )
+    assert central.run_round()["num_examples"] == 8  # Two steps.
     process = algorithms.build_fedss(
         phi, 3, algorithms.ClassSets(3), algorithms.ClientTraining(image_dtype=dtype)
     )

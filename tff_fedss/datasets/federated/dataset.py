@@ -372,19 +372,20 @@ def _checked_arrays(
         raise InvalidInputError(f"{whose} must have (images, labels), a pair.")
     images, labels = map(np.asarray, arrays)
     are_labels = labels.ndim == 1 and len(labels) and labels.dtype.kind in "iu"
+    are_labels = are_labels and labels.min() >= 0 and labels.max() < 2**31
     is_input = like.ndim > 1 and like.dtype in [d.as_numpy_dtype for d in _INPUTS]
     are_alike = (images.dtype, images.shape) == (
         like.dtype,
         (*labels.shape, *like.shape[1:]),
     )
-    if not (are_labels and labels.min() >= 0 and is_input and are_alike):
+    if not (are_labels and is_input and are_alike):
         expected = f"{like.dtype}[N, {', '.join(map(str, like.shape[1:]))}]"
         if not is_input:
             expected = "uint8[N, h, w, c], float32[N, ...] or int32[N, ...]"
         raise InvalidInputError(
             f"{whose} has images {images.dtype}{list(images.shape)} and labels "
             f"{labels.dtype}{list(labels.shape)}; expected {expected}, and N whole "
-            "numbers from 0 on."
+            "numbers from 0 to 2^31 - 1."
         )
     return images, labels.astype(np.int32)
 
