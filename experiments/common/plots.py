@@ -326,4 +326,4 @@ def seeds_note(curves: Iterable[Curve]) -> str:
     if max(counts) == 1:
         return "one seed"
     of = f"{min(counts)} to " * (len(counts) > 1) + f"{max(counts)} seeds"
-    return f"lines: mean of {of}; bands: ± their standard deviation"
+    return f"lines: mean of {of}; bands or bars: ± their standard deviation"

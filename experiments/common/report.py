@@ -250,6 +250,7 @@ def header(cells: page_lib.Runs, command: Sequence[str], num_seeds: int) -> list
     versions = [d["versions"] for d in described if "versions" in d]
     commits = _distinct(str(v.get("git_commit") or "unknown") for v in versions)
     others = "; ".join(_other_differences(runs))
+    hours = sum(run.hours for run in runs)
     found = {
         f"{runs[0].kind.length.capitalize()}": _rounds(cells),
         "Seeds": _seeds(cells, num_seeds),
@@ -258,8 +259,8 @@ def header(cells: page_lib.Runs, command: Sequence[str], num_seeds: int) -> list
         "Versions": _distinct(map(_version_text, versions)),
         "Commit": _commits(commits),
         "Machine": _distinct(map(_machine_text, machines)),
-        "Hours": f"{sum(run.hours for run in runs):.2f}, summed over the runs (their "
-        "rounds and evaluations)",
+        "Hours": hours
+        and f"{hours:.2f}, summed over the runs (their rounds and evaluations)",
         "Settings that differ between cells": others,
     }
     return [f"- {name}: {text}" for name, text in found.items() if text]

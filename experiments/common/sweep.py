@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.common import cells as cells_lib
-from experiments.common import config, jobs
+from experiments.common import config, jobs, sources
 from experiments.common.cells import Table
 from tff_fedss.errors import InvalidInputError
 
@@ -135,11 +135,17 @@ def main(config: Config, arguments: list[str]) -> None:
             "run gets a GPU of its own."
         )
     if not config.report:
+        if (asked.folder / sources.ARCHIVE).exists():
+            raise InvalidInputError(
+                f"--results_dir={asked.folder} holds {sources.ARCHIVE}, finished runs: "
+                "give --report, or another folder."
+            )
         jobs.run(asked.jobs, config.workers, config.gpus, config.cluster)
     if config.report or any(job.is_done for job in asked.jobs):
         command = ["./run.sh", "table", *sys.argv[1:]]
         print(report.write_table(*asked[:4], command))
-        print(f"Written to {asked.folder}/")
+        is_folder = asked.folder.is_dir()
+        print(f"Written to {asked.folder if is_folder else asked.folder.parent}/")
     if any(job.exit_code for job in asked.jobs):
         sys.exit(1)
 
@@ -156,7 +162,7 @@ def find(
         tables_of: Returns the tables of a paper.
 
     Raises:
-        InvalidInputError: If the table, the scale, a cell or a seed is not there.
+        InvalidInputError: If the table, the scale or a cell is not there.
     """
     asked = arguments[0] if len(arguments) == 1 else ""
     paper, _, name = asked.rpartition("/")
@@ -195,16 +201,16 @@ def _jobs(
     seeds: Sequence[int],
     folder: pathlib.Path,
 ) -> list[jobs.Job]:
+    patterns = config.cells or ("*",)
+    for pattern in patterns:
+        if not fnmatch.filter(table.cells, pattern):
+            names = ", ".join(table.cells)
+            raise InvalidInputError(f"--cells={pattern} matches none of {names}.")
     chosen = [
         name
         for name in table.cells
-        if not config.cells or any(fnmatch.fnmatch(name, p) for p in config.cells)
+        if any(fnmatch.fnmatch(name, pattern) for pattern in patterns)
     ]
-    if not chosen:
-        names = ", ".join(table.cells)
-        raise InvalidInputError(
-            f"--cells={','.join(config.cells)} matches none of {names}."
-        )
     # A cell's start comes before it.
     needed = dict.fromkeys(
         needed

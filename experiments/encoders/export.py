@@ -92,6 +92,7 @@ class FinishedRun:
         phi: The feature extractor with the run's weights.
         image_input: The preprocessing of its images.
         facts: For the metadata of the encoder, for JSON.
+        length: Its rounds or epochs, in words.
         scores: The run's final table.
         percent: The metric of the run; None: it has several, or none.
         num_test_images: Number of images of the metric; None: unknown.
@@ -100,6 +101,7 @@ class FinishedRun:
     phi: tf.keras.Model
     image_input: ImageInput
     facts: Mapping[str, Any]
+    length: str
     scores: str
     percent: float | None = None
     num_test_images: int | None = None
@@ -141,6 +143,7 @@ def read_run(results_dir: str, method: str | None = None) -> FinishedRun:
         phi,
         image_input,
         facts,
+        _length(flags, done.get("last_rounds", {}).get(weights.stem)),
         done.get("table") or done.get("text", "none"),
         done.get("outcomes", {}).get(weights.stem, {}).get("percent"),
         data.get("data", {}).get("test images"),
@@ -199,7 +202,7 @@ def _card(run: FinishedRun, name: str, kind: str) -> str:
 {f", {len(classes):,} classes" if classes else ""}
 - Method: {facts["method"]}; model: {facts["model"]}, \
 {run.phi.count_params():,} parameters
-- {_length(flags)}
+- {run.length}
 - Format: {kind}
 - Input: uint8[N, height, width, 3], RGB images 0..255 of any size and number. Not \
 floats in 0..1: all formats but Keras refuse floats, Keras those that are not whole.
@@ -213,10 +216,10 @@ floats in 0..1: all formats but Keras refuse floats, Keras those that are not wh
 """
 
 
-def _length(flags: Mapping[str, str]) -> str:
+def _length(flags: Mapping[str, str], last_round: int | None) -> str:
     if "epochs" in flags:
         return f"Epochs: {flags['epochs']}"
-    return f"Rounds: {flags.get('rounds', 'the default')}"
+    return f"Rounds: {last_round or flags.get('rounds', 'the default')}"
 
 
 def _interval(run: FinishedRun) -> str:
@@ -228,10 +231,12 @@ def _interval(run: FinishedRun) -> str:
     if run.percent is None or not run.num_test_images:
         return ""
     share = run.percent / 100
+    is_validation = run.facts["flags"].get("on_validation") == "true"
     error = 196 * math.sqrt(share * (1 - share) / run.num_test_images)
     return (
         f"{run.facts['method']}: {run.percent:.1f} ± {error:.1f} % on "
-        f"{run.num_test_images:,} test images (95 %; another seed may differ by "
+        f"{run.num_test_images:,} {'validation' if is_validation else 'test'} images "
+        "(95 %; another seed may differ by "
         "more).\n\n"
     )
 

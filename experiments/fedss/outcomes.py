@@ -229,7 +229,8 @@ def diagnosis(
             f"too few rounds: {task.metric_title} is still rising, from "
             f"{task.format_metric(min(values))} to {task.format_metric(values[-1])}"
         )
-        flag, value = "rounds", str(_MORE * config.rounds)
+        flag = "rounds" if run.round_num == config.rounds else "patience"
+        value = str(_MORE * getattr(config, flag))
     else:
         cause = (
             f"the rate may be too high: the loss went from {before:.3g} to "

@@ -167,7 +167,11 @@ def _with_defaults(config: Config) -> Config:
     """Sets unset flags, and checks that the flags suit each other."""
     spec = tasks.DATASETS[config.chosen("dataset").name]
     config = dataclasses.replace(config, task=dataset_words.chosen_task(config))
-    config = config.filled(vars(spec.settings[config.task]))
+    settings = spec.settings[config.task]
+    config = config.filled({"model": settings.model})
+    # Own images are of at most their own size, as in `train`.
+    if not settings.follows_data or config.model.startswith("mobilenet"):
+        config = config.filled({"image_size": settings.image_size})
     if config.normalization != "group" and not config.model.startswith("mobilenet"):
         raise InvalidInputError(
             f"--normalization={config.normalization} needs a MobileNetV3, found "
@@ -179,6 +183,7 @@ def _with_defaults(config: Config) -> Config:
 
 def _load_task(config: Config) -> tasks.Pretraining:
     first = _public_classes(config)
+    config = config.filled({"image_size": first.images.shape[1]})
     sources = [first, *(_source(config, given) for given in config.also)]
     num_probe = config.probe_classes
     if num_probe is None:
@@ -229,7 +234,7 @@ def _public_classes(config: Config) -> public_images.Source:
         )
     memory.check(
         memory_needs.images(
-            dataset.public.num_examples, config.image_size, dataset.image_shape[2]
+            dataset.public.num_examples, dataset.image_shape[0], dataset.image_shape[2]
         )
     )
     batches = list(dataset.public_examples().batch(256).as_numpy_iterator())

@@ -183,6 +183,7 @@ _NEEDS = {
     "requests": "asks_for_rows",
     "aggregation": "asks_for_rows",
     "dp": "has_clients",
+    "xla": "has_clients",
 }
 
 
@@ -201,6 +202,12 @@ def check(config: PrivacyConfig, methods: Sequence[str]) -> None:
                 f"--{name}={value} has no effect on {' and '.join(methods)}: it is for "
                 f"{', '.join(concerned)}."
             )
+    is_adaptive = config.mechanism is not None and config.mechanism.adaptive
+    if is_adaptive and (config.restart_every or 0) >= config.rounds:
+        raise InvalidInputError(
+            f"--dp={config.dp}: an adaptive clip changes only where a tree restarts: "
+            f"restart_every must be below --rounds={config.rounds}."
+        )
     if config.threshold > config.clients_per_round:
         raise InvalidInputError(
             f"--aggregation={config.aggregation}: the threshold is more than "

@@ -136,6 +136,7 @@ def _table(config: Config) -> cells.Table:
         and getattr(config, name) != own.default
     }
     common["on_validation"] = True
+    common.setdefault("warm_start_cache", f"{config.results_dir}/warm_starts")
     run = run_config.with_defaults(train.Config(**common))
     if config.rounds is None:
         common["rounds"] = max(1, run.rounds // _SHORTER)

@@ -57,6 +57,7 @@ def draw(
     The embedding is drawn from the first run of LEAP with representations, which
     published runs do not have.
     """
+    begun = page.drawn(runs)
     panels = []
     for setting in dict.fromkeys(cell.column for cell in of_cells.cells.values()):
         for column, options in _PANELS.items():
@@ -64,7 +65,7 @@ def draw(
                 plots.Series(
                     _TITLES[cell.settings["method"]],
                     _STYLES[cell.settings["method"]],
-                    [run.rows for run in runs[cell.name] if run.rows],
+                    [run.rows for run in begun.get(cell.name, ())],
                     page.paper_value(paper, cell, column),
                 )
                 for cell in of_cells.cells.values()

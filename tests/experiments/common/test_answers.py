@@ -77,7 +77,7 @@ def test_help_is_the_programs(folder):
         (["--cell=1/mini/x", "--results_dir=x"], "expected a CELL of omniglot_fedss"),
         (["table", "9"], "say which table of fedss, one of 1, 2, 3,"),
         (["table", "1", "--scale=huge"], "expected paper or mini or"),
-        (["table", "leap/1", "--cells=x"], "--cells=x matches none of mnist_mini"),
+        (["table", "leap/1", "--cells=*,x"], "--cells=x matches none of mnist_mini"),
     ],
 )
 def test_flags_that_are_wrong_are_told(folder, arguments, message):

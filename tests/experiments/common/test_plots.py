@@ -84,13 +84,16 @@ def test_logarithmic_axes_have_several_ticks(tmp_path, drawn, low, high):
     assert len(set(labels)) == len(labels)
 
 
+_BANDS = "bands or bars: ± their standard deviation"
+
+
 @pytest.mark.parametrize(
     "counts, note",
     [
         ([None], ""),
         ([1, 1], "one seed"),
-        ([3, None, 3], "lines: mean of 3 seeds; bands: ± their standard deviation"),
-        ([1, 3], "lines: mean of 1 to 3 seeds; bands: ± their standard deviation"),
+        ([3, None, 3], f"lines: mean of 3 seeds; {_BANDS}"),
+        ([1, 3], f"lines: mean of 1 to 3 seeds; {_BANDS}"),
     ],
 )
 def test_what_a_band_is_is_said(counts, note):

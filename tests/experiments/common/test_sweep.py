@@ -12,7 +12,7 @@ import sys
 import psutil
 import pytest
 
-from experiments.common import cells, jobs, option_words, sweep
+from experiments.common import cells, jobs, option_words, sources, sweep
 from tests import waiting
 from tests.experiments import program_server
 from tff_fedss.errors import InvalidInputError
@@ -68,6 +68,11 @@ def test_what_is_done_is_not_run_again(run, finished):
     assert path.stat().st_mtime_ns == before
     outcome = run("toy/1", results_dir, "--cells=*fedss*", "--rounds=7")
     assert outcome.code == 2 and "its cell now has --rounds=7" in outcome.errors
+
+
+def test_a_folder_of_published_runs_is_only_reported(run, tmp_path):
+    (tmp_path / sources.ARCHIVE).touch()
+    run("toy/1", tmp_path).refused("finished runs: give --report")
 
 
 def test_a_list_has_a_command_for_each_run_that_is_missing(server, run, finished):

@@ -54,6 +54,14 @@ DEFENCES = {
             ["--dp=gaussian:noise=0.9,adaptive=true"],
             "--dp=gaussian:noise=0.9,adaptive=true: noise_multiplier=0.9 must be below",
         ),
+        (
+            ["--dp=ftrl:noise=2,adaptive=true"],
+            "--dp=ftrl:noise=2,adaptive=true: an adaptive clip changes only where a",
+        ),
+        (
+            ["--method=centralized", "--xla"],
+            "--xla=True has no effect on centralized: it is for fedss, neg_only",
+        ),
     ],
 )
 def test_a_flag_that_cannot_be_is_one_clear_line(run_train, tmp_path, flags, message):

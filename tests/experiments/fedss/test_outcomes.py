@@ -1,4 +1,5 @@
 import csv
+import dataclasses
 import io
 import types
 
@@ -101,7 +102,10 @@ def measured(values, losses=(3, 3, 2, 2), cosine=0.4):
 def run_of(growth=1.0):
     w = np.full([3, 4], growth * models.INITIAL_NORM / 2)
     return types.SimpleNamespace(
-        name="fedss", task=Task(), weights=types.SimpleNamespace(trainable=[w])
+        name="fedss",
+        task=Task(),
+        weights=types.SimpleNamespace(trainable=[w]),
+        round_num=4,
     )
 
 
@@ -158,6 +162,12 @@ def test_a_run_below_its_start_says_why_and_what_to_try(rows, growth, cause, fla
     *_, command = text.splitlines()
     assert command.startswith("  ./run.sh train '--flagfile=results/a b/flags.txt' ")
     assert f" --{flag} '--results_dir=results/a b_" in command
+
+
+def test_a_run_that_patience_has_ended_is_advised_more_patience():
+    rows = measured([0.4, 0.1, 0.2, 0.25, 0.3])
+    config = dataclasses.replace(CONFIG, rounds=20, patience=3)
+    assert " --patience=6 " in outcomes.diagnosis(config, run_of(), rows)
 
 
 def test_the_second_collapse_in_a_row_warns_once():

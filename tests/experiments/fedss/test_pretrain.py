@@ -87,10 +87,8 @@ def test_what_cannot_be_is_refused_in_a_line(run, folders, tmp_path, flags, mess
 def test_public_classes_are_those_of_the_federated_run(folders, task):
     images = f"images:num_public_classes=3,test={TESTS[task]}"
     flags = {"dataset": images, "task": task, "data_dir": str(folders[0])}
-    found = pretrain._public_classes(
-        pretrain._with_defaults(pretrain.Config(**flags, image_size=16))
-    )
-    config = run_config.with_defaults(run_config.RunConfig(**flags, image_size=16))
+    found = pretrain._public_classes(pretrain._with_defaults(pretrain.Config(**flags)))
+    config = run_config.with_defaults(run_config.RunConfig(**flags))
     theirs = run_parts.load_dataset(config).public_examples()
     expected = np.stack([example["image"] for example in theirs.as_numpy_iterator()])
     np.testing.assert_array_equal(found.images, expected)
