@@ -70,10 +70,9 @@ def test_scattered_rows_in_tffs_mean_are_the_default():
     toy.assert_close(ours, theirs)
 
 
-WEIGHTINGS = {"uniform": lambda n: 1.0, tf.math.sqrt: np.sqrt}
-
-
-@pytest.mark.parametrize("weighting, weight_of", WEIGHTINGS.items())
+@pytest.mark.parametrize(
+    "weighting, weight_of", [("uniform", lambda n: 1.0), (tf.math.sqrt, np.sqrt)]
+)
 def test_client_weights(weighting, weight_of):
     """Against each client's own delta, from rounds of one client."""
     cohort = make_cohort()

@@ -111,15 +111,6 @@ def with_positives(cohort):
     ]
 
 
-def test_clients_may_name_their_positives():
-    """Their data are read once then, and what they compute is the same."""
-    cohort = make_cohort()
-    process, other = build(), build(with_positives=True)
-    expected = one_round(process, cohort)
-    found = other.next(other.initialize(), with_positives(cohort))
-    same_bytes(found, expected)
-
-
 def test_deterministic_rounds_are_alike():
     """Their operations differ from those of other processes, but not by chance."""
     runtime.configure_gpus(deterministic=True)
@@ -361,10 +352,12 @@ def test_dropout_follows_from_the_clients_seed():
     assert np.abs(first[0].classifier - third[0].classifier).max() > 1e-4
 
 
-def test_reading_ahead_changes_nothing(monkeypatch):
+def test_clients_that_name_their_positives_may_be_read_ahead(monkeypatch):
+    """Their data are read once then, and what they compute is the same."""
     cohort, computed = make_cohort(), []
-    process = build(with_positives=True)
-    expected = process.next(process.initialize(), with_positives(cohort))
+    process, expected = build(with_positives=True), one_round(build(), make_cohort())
+    found = process.next(process.initialize(), with_positives(cohort))
+    same_bytes(found, expected)
     for_each_client = in_process._Invocation.for_each_client
 
     def watched(self, function, read=None):

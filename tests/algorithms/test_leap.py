@@ -150,7 +150,6 @@ def test_a_step_is_that_of_sgd_with_momentum_and_weight_decay(data):
     "pace",
     [
         self_paced.ThresholdPace(0.005, 0.1, 1.05, 1.1),
-        self_paced.SharePace(0.4, 0.1, 0.3, 1.1),
         self_paced.SharePace(0.4, 0.1, 0.3, 1.1, cap=0.5),
     ],
 )

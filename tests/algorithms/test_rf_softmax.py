@@ -62,25 +62,20 @@ def full_loss(algorithm, inputs, labels, others=()):
     ).sum()
 
 
-def test_without_a_sampler_it_is_the_full_softmax():
-    algorithm = build("full")
-    inputs, labels = rows(0)
-    expected = full_loss(algorithm, inputs, labels)
-    loss = algorithm.update(inputs, labels)["loss"]
-    assert loss == pytest.approx(expected, rel=1e-5)
-
-
 def masked_rows():
     inputs, labels = rows(0)
     assert not (labels[:, np.newaxis] == OTHERS).any()
     return inputs, labels, OTHERS
 
 
-def test_masked_labels_are_no_part_of_the_full_softmax():
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_without_a_sampler_it_is_the_full_softmax(is_masked):
+    """Masked labels are no part of it."""
     algorithm = build("full")
-    expected = full_loss(algorithm, *masked_rows())
-    assert expected < full_loss(algorithm, *rows(0)) - 0.05
-    loss = algorithm.update(*masked_rows())["loss"]
+    batch = masked_rows() if is_masked else rows(0)
+    expected = full_loss(algorithm, *batch)
+    assert (expected < full_loss(algorithm, *rows(0)) - 0.05) == is_masked
+    loss = algorithm.update(*batch)["loss"]
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
