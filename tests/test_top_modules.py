@@ -1,6 +1,5 @@
 """The modules of tff_fedss: files, memory, progress, seeds, tensors, stopping."""
 
-import contextlib
 import errno
 import itertools
 import os
@@ -307,16 +306,11 @@ def test_a_round_without_progress_stops_in_its_middle():
 
 
 def test_ignored_signals_stay_ignored():
-    with signal_ignored(signal.SIGINT), stopping.deferred("round"):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with stopping.deferred("round"):
         ask(signal.SIGINT)
         stop_if_asked()
-
-
-@contextlib.contextmanager
-def signal_ignored(number):
-    before = signal.signal(number, signal.SIG_IGN)
-    yield
-    signal.signal(number, before)
+    signal.signal(signal.SIGINT, before)
 
 
 def test_other_threads_are_let_be():

@@ -17,6 +17,7 @@ from PIL import Image
 from data import prepare_imagenet21k
 from tests import imagenet21k_archive, waiting
 from tests.datasets.images import own_images
+from tests.datasets.images.own_images import contents
 from tests.refusals import refused
 from tff_fedss.datasets import formats
 from tff_fedss.datasets.imagenet21k import class_tars, preparation
@@ -146,23 +147,16 @@ def test_all_layouts_give_the_same_bytes(prepared, classes, tmp_path, monkeypatc
     winter21 = imagenet21k_archive.write_winter21(tmp_path, _shuffled(classes))
     wnids = tmp_path / "wnids.txt"
     wnids.write_text("\n".join(sorted(classes, reverse=True)) + "\n")
-    expected = own_images.contents(prepared)
+    expected = contents(prepared)
     assert len(expected) == 2 * len(SIZES) + 7
-    assert own_images.contents(_prepare(fall11, tmp_path / "1", workers=3)) == expected
-    assert (
-        own_images.contents(_prepare(winter21, tmp_path / "2", workers=1)) == expected
-    )
+    assert contents(_prepare(fall11, tmp_path / "1", workers=3)) == expected
+    assert contents(_prepare(winter21, tmp_path / "2", workers=1)) == expected
     # With the list of the classes, a gzipped tar is decompressed only once.
     read = class_tars._gzipped
     monkeypatch.setattr(class_tars, "_gzipped", lambda path: read(path))
-    assert (
-        own_images.contents(_prepare(winter21, tmp_path / "3", wnids=str(wnids)))
-        == expected
-    )
-    assert (
-        own_images.contents(_prepare(fall11, tmp_path / "4", wnids=str(wnids)))
-        == expected
-    )
+    known = {"wnids": str(wnids)}
+    assert contents(_prepare(winter21, tmp_path / "3", **known)) == expected
+    assert contents(_prepare(fall11, tmp_path / "4", **known)) == expected
 
 
 # Images that cannot be decoded.
@@ -217,7 +211,7 @@ def test_undecodable_images_are_listed_and_need_permission(
     assert tfds.builder_from_directory(folder).info.splits["train"].num_examples == 58
     # What is left out does not depend on the way there.
     again = _prepare(archive, tmp_path / "at_once", allow_undecodable=True)
-    assert own_images.contents(folder) == own_images.contents(again)
+    assert contents(folder) == contents(again)
 
 
 # Archives that are not what they should be.
@@ -282,7 +276,7 @@ def test_an_interrupted_program_resumes(
     folder = _prepare(folder_archive, tmp_path / "out", workers=1)
     # The first four classes were done; then the fifth was in its middle.
     assert len(checked) == 30 + (sum(SIZES) - 1 - 2 - 3 - 7)
-    assert own_images.contents(folder) == own_images.contents(prepared)
+    assert contents(folder) == contents(prepared)
 
 
 _KILLED = """
@@ -313,7 +307,7 @@ def test_a_killed_program_resumes_to_the_same_bytes(prepared, classes, tmp_path)
     progress = out / "imagenet21k" / "1.0.0" / "progress"
     assert 0 < len(list(progress.glob("n*.json"))) < len(SIZES)
     assert list(progress.glob("n*.tar"))
-    assert own_images.contents(_prepare(archive, out)) == own_images.contents(prepared)
+    assert contents(_prepare(archive, out)) == contents(prepared)
 
 
 # Afterwards.

@@ -1,12 +1,10 @@
 """Stanford Online Products: from the original archive to the clients."""
 
-import collections
 import io
 
 import numpy as np
 import pytest
 import tensorflow as tf
-import tensorflow_federated as tff
 from PIL import Image
 
 from tests import sop_archive
@@ -106,20 +104,6 @@ def test_pixels_are_those_of_the_files(prepared):
         np.testing.assert_array_equal(image, expected)
         pillow = np.asarray(Image.open(io.BytesIO(encoded))).astype(int)
         assert np.abs(image - pillow).max() <= 2
-
-
-def test_a_tff_worker_reads_a_clients_images(dataset, clients):
-    element = collections.OrderedDict(image=(np.uint8, [8, 8, 3]), label=np.int32)
-
-    @tff.tensorflow.computation(tff.SequenceType(element))
-    def stack(data):
-        return data.batch(10).get_single_element()
-
-    seed = np.array([0, 0], np.int32)
-    found = stack(dataset.client_examples("client_0", seed))
-    ids = [sop_archive.image_id_of(image) for image in found["image"]]
-    assert ids == clients["client_0"]
-    np.testing.assert_array_equal(found["label"], [_CLASS[i] - 1 for i in ids])
 
 
 def test_real_file_names(test_data, tmp_path):

@@ -227,12 +227,6 @@ def test_unseen_classes_are_held_by_nobody(folder, dataset):
 # Bad input: one clear line.
 
 
-def _error(data_dir):
-    with refused(f"^data_dir={data_dir}") as error:
-        _load(data_dir)
-    return str(error.value)
-
-
 @pytest.fixture
 def error_of(miniature, tmp_path):
     """Loads a miniature in which some files are replaced, or missing (None)."""
@@ -240,7 +234,9 @@ def error_of(miniature, tmp_path):
     def load(changes):
         files = {k: v for k, v in {**miniature, **changes}.items() if v is not None}
         own_images.write(tmp_path, files)
-        return _error(tmp_path)
+        with refused(f"^data_dir={tmp_path}") as error:
+            _load(tmp_path)
+        return str(error.value)
 
     return load
 

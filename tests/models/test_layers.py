@@ -188,20 +188,18 @@ def assert_same_as_keras(layer, shape):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
 
 
-def in_model(layer, shape):
-    """A layer whose shape is known, as it is in a model."""
+@pytest.mark.parametrize(
+    "kind, shape",
+    [
+        (mobilenet_layers.HardSwish, (2, 5, 4, 3)),
+        (mobilenet_layers.Squeeze, (3, 5, 4, 2)),
+    ],
+)
+def test_hard_swish_and_squeeze(kind, shape):
+    layer = kind(name="x")
+    # In a model its shape is known.
     tf.keras.Model(inputs := tf.keras.Input(shape[1:]), layer(inputs))
-    return layer
-
-
-def test_hard_swish():
-    shape = (2, 5, 4, 3)
-    assert_same_as_keras(in_model(mobilenet_layers.HardSwish(name="h"), shape), shape)
-
-
-def test_squeeze():
-    shape = (3, 5, 4, 2)
-    assert_same_as_keras(in_model(mobilenet_layers.Squeeze(name="s"), shape), shape)
+    assert_same_as_keras(layer, shape)
 
 
 @pytest.mark.parametrize("use_bias", [True, False])

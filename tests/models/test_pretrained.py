@@ -73,12 +73,6 @@ def check_equal_to(source, model, report):
     assert report.num_parameters == model.count_params()
 
 
-def check_complete(model, report):
-    with_weights = {layer.name for layer in model.layers if layer.weights}
-    assert set(report.loaded) | report.not_loaded.keys() == with_weights
-    assert len(report.loaded) + len(report.not_loaded) == len(with_weights)
-
-
 @pytest.mark.parametrize(
     "name",
     [
@@ -95,7 +89,8 @@ def test_loads_all_but_the_embedding(name, source, weights_file, tmp_path, build
     model = build()
     embedding = model.get_layer("embedding").get_weights()
     report = models.load_pretrained(model, str(path))
-    check_complete(model, report)
+    with_weights = [layer.name for layer in model.layers if layer.weights]
+    assert sorted([*report.loaded, *report.not_loaded]) == sorted(with_weights)
     check_equal_to(source, model, report)
     assert report.not_loaded == {"embedding": "not in the file"}
     assert report.unused == ("Logits",)

@@ -65,16 +65,6 @@ def test_with_a_cutoff_positives_that_exceed_the_sample_stand_alone():
     assert len(first.negatives) == 2
 
 
-def test_loads_are_nearly_equal():
-    draws, _, _ = sampler(10_000, 8, 8, 0.1)
-    labels = np.random.default_rng(0).integers(10_000, size=64)
-    samples = draws.draw(labels, 0)
-    loads = [len(s.positives) + len(s.negatives) for s in samples]
-    most = max(len(s.positives) for s in samples)
-    # Load = r |w_i| + (1 - r) |w_i^p|: no more than the positives come on top.
-    assert max(loads) - min(loads) <= most + 1 and min(loads) >= 125
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_labels_and_targets_point_at_the_classes(sampling):
     draws, _, bounds = sampler(50, 5, 5, 0.5, sampling)

@@ -186,15 +186,6 @@ def test_mixed_of_earlier_versions(
     assert sha.hexdigest()[:32] == digest
 
 
-def test_mixed_have_the_proportions():
-    labels = _labels([25] * 200)
-    partition = Mixed(20, 5).split(labels, _rng())
-    counts = _counts(partition, labels)
-    assert partition.num_clients == 50
-    assert set((counts > 0).sum(1)) == {20}
-    assert set(counts[counts > 0]) == {5}
-
-
 LABELS = np.repeat(np.arange(10), 60)
 OF_CLIENT = np.arange(600) % 7
 NAMES = [f"person {k}" for k in range(8)]  # The last one has no image.

@@ -59,9 +59,9 @@ def contents(folder: pathlib.Path) -> dict[str, bytes]:
     }
 
 
-def images(*names: str) -> dict[str, bytes]:
+def images(*names: str, size: tuple[int, int] = (12, 10)) -> dict[str, bytes]:
     """A picture for each name."""
-    return {name: encoded(picture(k)) for k, name in enumerate(names)}
+    return {name: encoded(picture(k, size)) for k, name in enumerate(names)}
 
 
 def of_classes(

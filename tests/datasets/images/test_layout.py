@@ -87,18 +87,14 @@ def test_a_test_without_classes_is_left_out():
     assert "left out: 2 images of 'test/images'" in what.note
 
 
-def layout_of(text, names):
-    return layout.from_table(text.encode(), "images.csv", sorted(names), "data_dir=X")
-
-
 def test_a_table_says_all():
     names = ["x/a b.png", "x/ü\n.png", "y.png", "z.png"]
-    what = layout_of(
+    table = (
         "path,label,client,split\r\n"
         'x/a b.png,cat,ann,train\r\n\r\n"x/ü\n.png",dog,bob,Test\r\n'
-        "./y.png,cat,bob,val\r\n",
-        names,
+        "./y.png,cat,bob,val\r\n"
     )
+    what = layout.from_table(table.encode(), "images.csv", sorted(names), "data_dir=X")
     assert found(what, names) == {
         "x/a b.png": ("cat", "ann", layout.TRAIN),
         "x/ü\n.png": ("dog", "bob", layout.TEST),
