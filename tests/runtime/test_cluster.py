@@ -90,17 +90,13 @@ def two_rounds(method="fedss"):
     return second.state, first.metrics, second.metrics
 
 
-def assert_equal(ours, theirs):
-    tf.nest.map_structure(np.testing.assert_array_equal, ours, theirs)
-
-
 def test_a_round_is_the_one_of_a_single_process(cluster):
     expected = two_rounds()
     with use(cluster):
         found = two_rounds()
     assert type(found[0]) is type(expected[0])
     # Each matrix product of so small a network is computed by one thread here as well.
-    assert_equal(found, expected)
+    toy.same_bytes(found, expected)
     traffic = cluster.traffic
     # Neither W nor a momentum: phi, twelve weights and three biases, and the number of
     # the round, to one machine.
@@ -209,7 +205,7 @@ def test_the_bytes_do_not_depend_on_how_many_actors_there_are(cluster, method):
     for num_actors in (1, 3):
         context = runtime.ClusterContext("local", num_actors=num_actors)
         with use(context):
-            assert_equal(two_rounds(method), expected)
+            toy.same_bytes(two_rounds(method), expected)
             assert len(context.actor_pids) <= num_actors
             context.close()
 

@@ -471,22 +471,6 @@ def test_elements_of_a_mapped_sequence_may_be_tuples(in_process, size):
         assert total(tf.data.Dataset.from_tensor_slices(columns)) == 6
 
 
-def test_tables_and_random_numbers(check):
-    @tff.tensorflow.computation(np.int32)
-    def look_up(key):
-        table = tf.lookup.StaticHashTable(
-            tf.lookup.KeyValueTensorInitializer([1, 2], ["one", "two"], tf.int32), "?"
-        )
-        noise = tf.random.stateless_normal([3], [7, 8])
-        return table.lookup(key), noise, tf.random.uniform([]) < 2.0
-
-    @tff.federated_computation(tff.FederatedType(np.int32, tff.CLIENTS))
-    def everywhere(keys):
-        return tff.federated_map(look_up, keys)
-
-    check(everywhere, [1, 2, 3, 1])
-
-
 def test_unseeded_noise_differs_between_clients_and_calls(in_process):
     draw = tff.tensorflow.computation(lambda: tf.random.normal([]))
 

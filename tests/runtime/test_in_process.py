@@ -353,6 +353,13 @@ def slow_sums(data):
     return tff.federated_map(slow_sum, data)
 
 
+def read_by(function):
+    """Two numbers that a function of Python reads."""
+    return tf.data.Dataset.range(2).map(
+        lambda i: tf.ensure_shape(tf.numpy_function(function, [i], tf.float32), [])
+    )
+
+
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_the_next_clients_are_read_ahead(at_once, monkeypatch):
     """Once each, and no more of them than one for each that computes."""
@@ -363,9 +370,7 @@ def test_the_next_clients_are_read_ahead(at_once, monkeypatch):
             reads.append(k)
             return np.float32(k + i)
 
-        return tf.data.Dataset.range(2).map(
-            lambda i: tf.ensure_shape(tf.numpy_function(read, [i], tf.float32), [])
-        )
+        return read_by(read)
 
     call = tf_computation.TFComputation.__call__
 
@@ -393,18 +398,12 @@ def test_a_client_that_cannot_be_read_is_named():
     def bad(_):
         raise ValueError("no such image")
 
-    def data(k):
-        read = bad if k == 2 else np.float32
-        return tf.data.Dataset.range(2).map(
-            lambda i: tf.ensure_shape(tf.numpy_function(read, [i], tf.float32), [])
-        )
-
     context = runtime.InProcessContext(None, 2, reads_ahead=True)
     with (
         tff.framework.get_context_stack().install(context),
         pytest.raises(runtime.ClientError, match="Client 2 of 5.*no such image"),
     ):
-        slow_sums([data(k) for k in range(5)])
+        slow_sums([read_by(bad if k == 2 else np.float32) for k in range(5)])
     context.close()
 
 

@@ -167,14 +167,6 @@ def test_an_operation_that_nobody_knows_is_refused(monkeypatch):
         resources.plan(graph_def, "")
 
 
-def test_contexts_do_not_share(contexts):
-    # Were the names those of the graph, the second one would find the first one's.
-    add = computation("counted_words")
-    for context in [*contexts, runtime.InProcessContext()]:
-        with use(context):
-            assert_expected("counted_words", [add(x) for x in ARGUMENTS])
-
-
 def test_a_call_that_fails_leaves_nothing(contexts):
     @tff.tensorflow.computation(X)
     def enqueued(x):

@@ -1,4 +1,3 @@
-import asyncio
 import functools
 import types
 
@@ -345,23 +344,3 @@ def test_the_program_does_the_rounds_of_a_run(other_context, tmp_path, one_layer
         measured = run.run_round()
         assert float(row["loss"]) == pytest.approx(measured["loss"], rel=1e-5)
         assert float(row["num_examples"]) == measured["num_examples"]
-
-
-def test_computations_wait_for_each_other():
-    """References of one computation are arguments of the next."""
-
-    @tff.federated_computation(tff.FederatedType(np.float32, tff.CLIENTS))
-    def add(values):
-        return tff.federated_sum(values)
-
-    @tff.tensorflow.computation(np.float32)
-    def double(x):
-        return 2 * x
-
-    async def program():
-        total = add([1.0, 2.0, 4.5])
-        return await tff.program.materialize_value(double(total))
-
-    context = tff.program.NativeFederatedContext(runtime.AsyncInProcessContext())
-    with tff.framework.get_context_stack().install(context):
-        assert asyncio.run(program()) == 15.0
