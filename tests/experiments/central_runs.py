@@ -5,6 +5,13 @@ import json
 
 from tests.experiments import killing
 
+# Of a small federated training.
+GLYPHS = (
+    "--dataset=glyphs:num_classes=40",
+    "--num_negatives=5",
+    "--warm_start_epochs=0",
+)
+
 
 def rows_of(folder):
     """The rows of metrics.csv."""

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from matplotlib import pyplot as plt
 
+from experiments.common import plots
 from experiments.fedss import train
 
 
@@ -17,6 +18,12 @@ def run_train(run_program):
 def run(request, server):
     """Runs a module's PROGRAM in a process: flags -> an `Outcome`."""
     return functools.partial(server.run, request.module.PROGRAM)
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leaves figures empty: their numbers are the table's, and drawing takes long."""
+    monkeypatch.setattr(plots, "draw_panel", lambda axes, panel: None)
 
 
 @pytest.fixture

@@ -325,5 +325,17 @@ def command(module: str, flags: Sequence[str]) -> list[str]:
     return [sys.executable, "-P", "-m", module, *flags]
 
 
+def run_alone(module: str, *flags: str) -> Outcome:
+    """Runs a program in a process of its own; one that hangs is an error."""
+    done = subprocess.run(
+        command(module, flags),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=3600,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
 if __name__ == "__main__":
     main()

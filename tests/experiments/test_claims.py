@@ -208,10 +208,6 @@ def test_the_numbers_of_the_paragraphs_stand_on_pages(paper):
             assert re.search(rf"(?<![\d.]){re.escape(number)}", text), (number, prose)
 
 
-def _anchor(heading):
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 @pytest.mark.parametrize("page", BY_HAND, ids=lambda page: page.stem)
 def test_links_lead_somewhere(page):
     links = re.findall(r"\]\(([^)]+)\)", page.read_text())
@@ -221,5 +217,6 @@ def test_links_lead_somewhere(page):
         path = page.parent / name
         assert path.exists(), link
         if anchor:
-            headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE)
-            assert anchor in [_anchor(x) for x in headings], link
+            headings = re.findall(r"^#+ (.*)$", path.read_text().lower(), re.MULTILINE)
+            anchors = [re.sub(r"[^\w\- ]", "", x).replace(" ", "-") for x in headings]
+            assert anchor in anchors, link

@@ -8,25 +8,11 @@ from experiments.leap.train import with_label_noise
 from tests import labelled_blobs
 from tests.datasets.images import own_images
 from tests.experiments import central_runs, killing
+from tests.faults import programs
 from tff_fedss.datasets.central import labelled_images
 
 PROGRAM = "experiments.leap.train"
-SMALL = (
-    "--dataset=mnist",
-    "--student=lenet",
-    "--embedding=lenet",
-    "--embedding_dim=4",
-    "--in_turn",
-    "--clusters_per_class=2",
-    "--clusters_per_batch=3",
-    "--examples_per_cluster=4",
-    "--embedding_learning_rate=0.003",
-    "--batch_size=8",
-    "--learning_rate=0.02",
-    "--learning_rate_drops=9,15",
-    "--steps_per_round=3",
-    "--rounds_per_evaluation=2",
-)
+SMALL = (*programs.LEAP, "--rounds_per_evaluation=2")
 
 
 @pytest.fixture(scope="module")

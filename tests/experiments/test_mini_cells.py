@@ -1,11 +1,8 @@
 """A cell of a table of each paper, through the command that a reviewer gives."""
 
-import subprocess
-import sys
-
 import pytest
 
-from tests import waiting
+from tests.experiments import program_server
 
 
 @pytest.mark.slow
@@ -20,27 +17,19 @@ from tests import waiting
     ],
 )
 def test_a_cell_of_each_paper(test_data, tmp_path, table, cells, data, rounds, heading):
-    command = [
-        *(sys.executable, "-P", "-m", "experiments.common.sweep", table),
-        *(f"--cells={cells}", "--seeds=0", f"--rounds={rounds}", "--workers=1"),
-        *(f"--data_dir={test_data / data}", f"--results_dir={tmp_path}"),
-    ]
-    outcome = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=6 * waiting.LIMIT,
+    command = (
+        *("experiments.common.sweep", table, f"--cells={cells}", "--seeds=0"),
+        *(f"--rounds={rounds}", "--workers=1", f"--data_dir={test_data / data}"),
+        f"--results_dir={tmp_path}",
     )
-    assert outcome.returncode == 0, outcome.stderr
-    assert heading in outcome.stdout
-    assert f"--rounds={rounds}" in outcome.stdout  # The table says that it is short.
+    output, _ = program_server.run_alone(*command).ok()
+    assert heading in output
+    assert f"--rounds={rounds}" in output  # The table says that it is short.
     done = tmp_path / cells / "seed0" / "done.json"
     assert done.exists()
     before = done.stat().st_mtime_ns
     # What is done is done.
-    assert f"{cells} seed 0: done" in outcome.stdout
-    page = subprocess.run([*command, "--report"], capture_output=True, text=True)
-    assert page.returncode == 0, page.stderr
-    assert heading in page.stdout
+    assert f"{cells} seed 0: done" in output
+    page, _ = program_server.run_alone(*command, "--report").ok()
+    assert heading in page
     assert done.stat().st_mtime_ns == before

@@ -10,14 +10,7 @@ from tests.experiments.central_runs import rows_of
 from tests.faults import programs
 
 PROGRAM = "experiments.moco.train"
-SMALL = (
-    "--dataset=cifar10",
-    "--image_size=16",
-    "--batch_size=8",
-    "--queue_size=20",
-    "--num_clusters=2",
-    "--epochs=2",
-)
+SMALL = (*programs.MOCO, "--epochs=2")
 
 
 @pytest.fixture(scope="module")

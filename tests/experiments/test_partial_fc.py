@@ -11,16 +11,13 @@ from experiments.common import run_encoder
 from experiments.partial_fc import scale
 from tests.datasets.images import own_images
 from tests.experiments import central_runs, killing, program_server
+from tests.faults import programs
 from tff_fedss import models
 
 PROGRAM = "experiments.partial_fc.train"
 SMALL = (
-    "--num_strata=4",
-    "--sample_rate=0.5",
-    "--embedding_dim=6",
-    "--batch_size=8",
+    *programs.PARTIAL_FC,
     "--learning_rate=0.01",
-    "--steps_per_round=2",
     "--rounds_per_evaluation=20",
     "--rounds_per_checkpoint=1",
 )

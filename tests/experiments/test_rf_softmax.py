@@ -10,17 +10,7 @@ from tests.experiments import central_runs
 from tests.faults import programs
 
 PROGRAM = "experiments.rf_softmax.train"
-SMALL_TEXT = (
-    "--task=ptb",
-    "--num_negatives=5",
-    "--num_units=8",
-    "--embedding_dim=6",
-    "--batch_size=2",
-    "--num_steps=4",
-    "--num_frequencies=10",
-    "--steps_per_round=3",
-    "--rounds_per_evaluation=2",
-)
+SMALL_TEXT = (*programs.RF_SOFTMAX, "--rounds_per_evaluation=2")
 
 
 @pytest.fixture
@@ -68,14 +58,6 @@ def test_a_nu_that_is_too_large_for_its_features_is_named(run, text, tmp_path):
     assert "Warning: round 2: of m=5 negatives" in errors
     assert "Lower --nu=12, or raise --num_frequencies=10." in errors
     assert "Warning" not in errors_of(0.1)
-
-
-@pytest.mark.slow
-def test_a_killed_run_with_a_tree_resumes_to_the_same_bytes(run, text, tmp_path):
-    flags = (*SMALL_TEXT, f"--data_dir={text}", "--sampler=quadratic")
-    flags = (*flags, "--rounds=60", "--rounds_per_checkpoint=2")
-    learned = ["quadratic.npz"]
-    central_runs.assert_resumed(run, PROGRAM, "quadratic", flags, tmp_path, learned)
 
 
 @pytest.mark.parametrize("sampler, mask", [("full", False), ("exp", True)])

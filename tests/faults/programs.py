@@ -111,28 +111,33 @@ def _federated(*flags: str) -> tuple[str, ...]:
     )
 
 
-def _partial_fc(*flags: str) -> tuple[str, ...]:
-    of_all = (
-        "--num_strata=4 --sample_rate=0.5 --embedding_dim=6 --batch_size=8 "
-        "--steps_per_round=2 --num_devices=1"
-    )
-    return (*of_all.split(), *_ROUNDS, _EACH, *flags)
-
-
-def _rf_softmax(flags: str) -> tuple[str, ...]:
-    of_all = "--embedding_dim=6 --steps_per_round=3"
-    return (*flags.split(), *of_all.split(), _DATA, *_ROUNDS, _EACH)
-
-
-_LEAP = (
+# Those of a small training, which tests/experiments have, too.
+PARTIAL_FC = (
+    "--num_strata=4 --sample_rate=0.5 --embedding_dim=6 --batch_size=8 "
+    "--steps_per_round=2"
+).split()
+RF_SOFTMAX = (
+    "--task=ptb --num_negatives=5 --num_units=8 --batch_size=2 --num_steps=4 "
+    "--num_frequencies=10 --embedding_dim=6 --steps_per_round=3"
+).split()
+LEAP = (
     "--dataset=mnist --student=lenet --embedding=lenet --embedding_dim=4 --in_turn "
     "--clusters_per_class=2 --clusters_per_batch=3 --examples_per_cluster=4 "
     "--embedding_learning_rate=0.003 --batch_size=8 --learning_rate=0.02 "
     "--learning_rate_drops=9,15 --steps_per_round=3"
-)
-_MOCO = (
-    "--dataset=cifar10 --image_size=16 --batch_size=8 --queue_size=20 --num_clusters=2 "
-    f"--epochs={ROUNDS} --epochs_per_evaluation=2"
+).split()
+MOCO = (
+    "--dataset=cifar10 --image_size=16 --batch_size=8 --queue_size=20 --num_clusters=2"
+).split()
+
+
+def _partial_fc(*flags: str) -> tuple[str, ...]:
+    return (*PARTIAL_FC, "--num_devices=1", *_ROUNDS, _EACH, *flags)
+
+
+_LABELS = (
+    "--task=extreme --sampler=exp --num_negatives=4 --embedding_dim=6 "
+    "--steps_per_round=3"
 )
 _GLYPHS = "--dataset=glyphs:num_classes=40"
 
@@ -158,16 +163,13 @@ PROGRAMS = {
     ),
     "rf_softmax": Program(
         "experiments.rf_softmax.train",
-        _rf_softmax(
-            "--task=ptb --num_negatives=5 --num_units=8 --batch_size=2 --num_steps=4 "
-            "--num_frequencies=10"
-        ),
+        (*RF_SOFTMAX, _DATA, *_ROUNDS, _EACH),
         text,
         "rff",
     ),
     "rf_softmax_labels": Program(
         "experiments.rf_softmax.train",
-        _rf_softmax("--task=extreme --sampler=exp --num_negatives=4"),
+        (*_LABELS.split(), _DATA, *_ROUNDS, _EACH),
         labelled_rows,
         "exp",
     ),
@@ -184,13 +186,13 @@ PROGRAMS = {
     ),
     "leap": Program(
         "experiments.leap.train",
-        (*_LEAP.split(), _DATA, *_ROUNDS, _EACH),
+        (*LEAP, _DATA, *_ROUNDS, _EACH),
         labelled_blobs.write,
         "leap",
     ),
     "moco": Program(
         "experiments.moco.train",
-        (*_MOCO.split(), _DATA, _OUT),
+        (*MOCO, f"--epochs={ROUNDS}", "--epochs_per_evaluation=2", _DATA, _OUT),
         image_folders,
         "moco",
     ),

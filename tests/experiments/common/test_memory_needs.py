@@ -6,13 +6,9 @@ Here those of train; tests/faults has the other programs.
 import pytest
 
 from experiments.common import memory_needs
+from tests.experiments.central_runs import GLYPHS
 from tff_fedss import models
 
-SMALL = (
-    "--dataset=glyphs:num_classes=40",
-    "--num_negatives=5",
-    "--clients_per_round=2",
-)
 # 100 TiB and more: beyond any machine that runs these tests.
 ABSURD = [
     (
@@ -31,7 +27,9 @@ REFUSED = [
 @pytest.mark.parametrize("flags, message", ABSURD + REFUSED)
 def test_are_refused_in_a_line(run_train, tmp_path, flags, message):
     folder = tmp_path / "run"
-    outcome = run_train(*SMALL, f"--results_dir={folder}", *flags)
+    outcome = run_train(
+        *GLYPHS, "--clients_per_round=2", f"--results_dir={folder}", *flags
+    )
     line = outcome.refused(message)
     if (flags, message) in ABSURD:
         assert "not enough memory: at least " in line and "GiB" in line
@@ -41,8 +39,8 @@ def test_are_refused_in_a_line(run_train, tmp_path, flags, message):
 @pytest.mark.slow
 def test_a_batch_may_be_larger_than_any_client(run_train, tmp_path):
     run_train(
-        *SMALL,
-        "--warm_start_epochs=0",
+        *GLYPHS,
+        "--clients_per_round=2",
         "--rounds=1",
         "--runtime=in_process",
         "--batch_size=2147483647",

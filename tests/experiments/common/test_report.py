@@ -9,10 +9,11 @@ import pytest
 from scipy import stats
 
 import experiments
-from experiments.common import cells, plots, report
+from experiments.common import cells, report
 from tests.experiments import run_folders
 from tests.refusals import refused
 
+pytestmark = pytest.mark.usefixtures("undrawn")
 COMMAND = ("./run.sh", "table", "toy/1")
 # A paper in a folder of its own: two rows, two columns, and a cell without a column.
 CELLS = '''
@@ -70,11 +71,6 @@ VALUES = {
     "all_random_0.5": {2: 0.55, 3: 0.56},
     "full": {0: 0.7012, 1: 0.7004, 2: 0.699},
 }
-
-
-@pytest.fixture(autouse=True)
-def undrawn(monkeypatch):
-    monkeypatch.setattr(plots, "draw_panel", lambda axes, panel: None)
 
 
 @pytest.fixture

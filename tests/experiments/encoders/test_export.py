@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from experiments.common import run_encoder
 from experiments.encoders import export
+from tests.experiments import central_runs
 from tests.experiments.encoders.conftest import FLAGS, write_run
 from tff_fedss import models, tasks
 from tff_fedss.datasets import synthetic
@@ -16,10 +17,8 @@ from tff_fedss.datasets import synthetic
 def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path):
     folder, path = tmp_path / "run", tmp_path / "encoder.keras"
     run_train(
-        "--dataset=glyphs:num_classes=40",
-        "--num_negatives=5",
+        *central_runs.GLYPHS,
         "--clients_per_round=2",
-        "--warm_start_epochs=0",
         "--rounds=1",
         f"--results_dir={folder}",
     ).ok()

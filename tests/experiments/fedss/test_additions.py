@@ -1,6 +1,5 @@
 """A new method, a new data set: added in one place, and all programs know it."""
 
-import csv
 import dataclasses
 
 import pytest
@@ -8,7 +7,7 @@ import pytest
 from experiments.common import cells, sweep
 from experiments.fedss import cell_rows, compare, methods, pages, train
 from experiments.fedss import cells as fedss_cells
-from tests.experiments import run_folders
+from tests.experiments import central_runs, run_folders
 from tff_fedss import tasks
 from tff_fedss.datasets import synthetic
 
@@ -91,7 +90,7 @@ def test_a_data_set_is_added_in_one_place(run_train, tmp_path, monkeypatch):
         "--dataset=toy:num_letters=40", f"--results_dir={tmp_path}"
     ).ok()
     assert "n=40 classes" in output
-    rows = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    rows = central_runs.rows_of(tmp_path)
     assert [row["round"] for row in rows] == ["0", "1"]
     assert "--dataset=toy:num_letters=40" in (tmp_path / "flags.txt").read_text()
     run_train("--dataset=toy:letters=40", f"--results_dir={tmp_path}").refused(

@@ -1,13 +1,12 @@
 """Whole runs on a cluster: the same bytes on any."""
 
 import csv
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from tests import waiting
+from tests.experiments import central_runs, program_server
 from tests.experiments.killing import interrupt_when, kill_after_a_checkpoint
 from tests.runtime.test_cluster import RAY_FOLDER
 
@@ -35,15 +34,8 @@ def flags(test_data, monkeypatch):
 
 
 def compare(*flags):
-    outcome = subprocess.run(
-        [sys.executable, "-P", "-m", "experiments.fedss.compare", *flags],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=2 * waiting.LIMIT,
-    )
-    assert outcome.returncode == 0, outcome.stderr
-    return outcome.stderr
+    _, errors = program_server.run_alone("experiments.fedss.compare", *flags).ok()
+    return errors
 
 
 def contents(folder):
@@ -96,10 +88,8 @@ def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path, monkeypatch)
 def test_ctrl_c_ends_a_run_and_its_actors(tmp_path, monkeypatch):
     monkeypatch.setenv("RAY_TMPDIR", RAY_FOLDER)
     flags = (
-        "--dataset=glyphs:num_classes=40",
+        *central_runs.GLYPHS,
         "--clients_per_round=2",
-        "--num_negatives=5",
-        "--warm_start_epochs=0",
         "--rounds=100000",
         "--rounds_per_checkpoint=1",
         "--cluster=local",
@@ -108,7 +98,7 @@ def test_ctrl_c_ends_a_run_and_its_actors(tmp_path, monkeypatch):
     )
     checkpoints = tmp_path / "checkpoints" / "fedss"
     code, errors, everything = interrupt_when(
-        [sys.executable, "-P", "-m", "experiments.fedss.train", *flags],
+        program_server.command("experiments.fedss.train", flags),
         lambda: list(checkpoints.glob("round_*.npz")),
     )
     assert len(everything) > 2  # Ray's and the actor.

@@ -70,26 +70,18 @@ def test_a_flag_that_cannot_be_is_one_clear_line(run_train, tmp_path, flags, mes
     )
 
 
-def test_what_says_nothing_new_belongs_to_the_folders_of_before():
-    asked = config.parse(
-        train.Config(),
-        "--negatives=fresh",
-        "--requests=sampled",
-        "--aggregation=secure:threshold=1",
-        "--results_dir=x",
-    )
-    flags = run_config.with_defaults(asked).deciding()
-    expected = train.Config(aggregation="secure", results_dir="x")
-    expected = run_config.with_defaults(expected).deciding()
-    assert flags == expected and flags["aggregation"] == "secure"
-    assert not {"negatives", "requests"} & flags.keys()
+SECURE = ("--negatives=fresh", "--requests=sampled", "--aggregation=secure:threshold=1")
 
 
-def read(folder):
-    with (folder / "metrics.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    (table,) = csv.DictReader((folder / "table.csv").open())
-    return rows[1:], {k: v for k, v in table.items() if k != "method"}
+@pytest.mark.parametrize(
+    "flags, said", [(["--dp=none"], {}), (SECURE, {"aggregation": "secure"})]
+)
+def test_what_says_nothing_new_belongs_to_the_folders_of_before(flags, said):
+    asked = config.parse(train.Config(results_dir="x"), *flags)
+    found = run_config.with_defaults(asked).deciding()
+    expected = train.Config(results_dir="x", **said)
+    assert found == run_config.with_defaults(expected).deciding()
+    assert {*privacy_config.PrivacyConfig().flags()} & found.keys() == said.keys()
 
 
 def test_a_run_that_hides_tells_what_it_costs(run_train, tmp_path, one_layer):
@@ -98,7 +90,8 @@ def test_a_run_that_hides_tells_what_it_costs(run_train, tmp_path, one_layer):
     output, _ = run_train(*SMALL, *flags, "--rounds=2", f"--results_dir={folder}").ok()
     written = (folder / "flags.txt").read_text().splitlines()
     assert set(flags) <= set(written)
-    rows, table = read(folder)
+    _, *rows = central_runs.rows_of(folder)
+    (table,) = csv.DictReader((folder / "table.csv").open())
     assert all(0 < int(row["w/dropped_rows"]) < 40 for row in rows)
     # A union of three: more than one client's own, at most n; d = 64.
     down, up = ([float(row[f"bytes_{way}"]) for row in rows] for way in ("down", "up"))
@@ -127,30 +120,6 @@ def test_a_killed_run_resumes_to_the_same_bytes(run_train, tmp_path, flags):
     central_runs.assert_resumed(run_train, TRAIN, method, flags, tmp_path, learned)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["union", "all"])
-def test_what_else_is_sent_changes_no_weight(run_train, tmp_path, name):
-    for folder, flags in (("sampled", []), (name, DEFENCES[name])):
-        run_train(
-            *SMALL, *flags, "--rounds=4", f"--results_dir={tmp_path / folder}"
-        ).ok()
-    before, after = (tmp_path / folder / "fedss.npz" for folder in ("sampled", name))
-    assert after.read_bytes() == before.read_bytes()
-    ours, theirs = (
-        [{k: v for k, v in row.items() if k[:6] != "bytes_"} for row in read(f)[0]]
-        for f in (tmp_path / name, tmp_path / "sampled")
-    )
-    assert ours == theirs
-
-
-def test_without_it_nothing_belongs_to_other_flags():
-    plain = train.Config(results_dir="x")
-    flags = run_config.with_defaults(config.parse(plain, "--dp=none"))
-    plain = run_config.with_defaults(plain)
-    assert flags.deciding() == plain.deciding()
-    assert not set(privacy_config.PrivacyConfig().flags()) & plain.deciding().keys()
-
-
 def test_epsilon_is_in_metrics_progress_table_and_record(
     run_train, tmp_path, one_layer
 ):
@@ -159,8 +128,7 @@ def test_epsilon_is_in_metrics_progress_table_and_record(
     output, errors = run_train(*flags, "--rounds=2", f"--results_dir={folder}").ok()
     dataset_size = 8  # Glyphs of 40 classes.
     accountant = accounting.PoissonSampling(0.2, 0.01, dataset_size, 3)
-    with (folder / "metrics.csv").open() as file:
-        start, *rows = csv.DictReader(file)
+    start, *rows = central_runs.rows_of(folder)
     assert not start["epsilon"]
     expected = [accountant.epsilon(1), accountant.epsilon(2)]
     assert [float(row["epsilon"]) for row in rows] == pytest.approx(expected)

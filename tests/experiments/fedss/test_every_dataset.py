@@ -1,6 +1,5 @@
 """Trains for two rounds on a miniature of every data set, in its original layout."""
 
-import csv
 import functools
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 
 from tests import imagenet21k_archive, landmarks_images, sop_archive
 from tests.datasets.images import own_images
+from tests.experiments import central_runs
 from tff_fedss.datasets.imagenet21k import preparation
 
 pytestmark = pytest.mark.usefixtures("one_layer")
@@ -23,7 +23,7 @@ def train_on(run_train, tmp_path):
         output, _ = run_train(*TINY, *flags, f"--results_dir={folder}").ok()
         with np.load(next(folder.glob("*.npz"))) as weights:
             assert all(np.isfinite(weights[name]).all() for name in weights)
-        return output, list(csv.DictReader((folder / "metrics.csv").open()))
+        return output, central_runs.rows_of(folder)
 
     return train
 

@@ -1,15 +1,15 @@
 """The demo's methods learn: minutes each, so with --slow only. CI runs them."""
 
 import csv
-import subprocess
-import sys
 
 import pytest
 
+from tests.experiments import program_server
+
 
 def top1_by_method(tmp_path, name, *flags):
-    command = [sys.executable, "-m", f"experiments.fedss.{name}", *flags]
-    subprocess.run([*command, f"--results_dir={tmp_path / 'run'}"], check=True)
+    folder = f"--results_dir={tmp_path / 'run'}"
+    program_server.run_alone(f"experiments.fedss.{name}", *flags, folder).ok()
     rows = csv.DictReader((tmp_path / "run" / "table.csv").open())
     return {row["method"]: float(row["top1_percent"]) for row in rows}
 

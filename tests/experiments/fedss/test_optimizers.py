@@ -1,12 +1,11 @@
 """The words of --server_optimizer, --schedule and --method=fedprox at work."""
 
-import csv
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from experiments.fedss import optimizers, train
+from tests.experiments import central_runs
 
 pytestmark = pytest.mark.usefixtures("one_layer")
 
@@ -44,7 +43,7 @@ def run(run_train, folder, *more):
     (weights,) = folder.glob("*.npz")
     with np.load(weights) as arrays:
         classifier = arrays["W"]
-    return list(csv.DictReader((folder / "metrics.csv").open())), classifier
+    return central_runs.rows_of(folder), classifier
 
 
 def test_they_change_a_run_as_they_should(run_train, tmp_path):

@@ -94,14 +94,7 @@ def test_public_classes_are_those_of_the_federated_run(folders, task):
     np.testing.assert_array_equal(found.images, expected)
 
 
-FEDERATED = (
-    "--dataset=glyphs:num_classes=40",
-    "--num_negatives=5",
-    "--clients_per_round=2",
-    "--warm_start_epochs=0",
-    "--runtime=in_process",
-    "--rounds=1",
-)
+FEDERATED = (*central_runs.GLYPHS, "--clients_per_round=2", "--rounds=1")
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,16 @@
 """No warning of TensorFlow's or TFF's in the output of programs."""
 
-import subprocess
 import sys
 
 import pytest
 
 from tests.datasets.images import own_images
+from tests.experiments import program_server
 
 
 def output_of(module, *flags):
     """Runs a program as `./run.sh` does, and returns all that it prints."""
-    outcome = subprocess.run(
-        [sys.executable, "-P", "-m", f"experiments.{module}", *flags],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    assert outcome.returncode == 0, outcome.stdout[-2000:]
-    return outcome.stdout
+    return "".join(program_server.run_alone(f"experiments.{module}", *flags).ok())
 
 
 @pytest.mark.slow

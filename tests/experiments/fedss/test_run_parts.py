@@ -1,15 +1,15 @@
 """Flags that are not given are set by the data: no default is refused."""
 
-import csv
 import dataclasses
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from experiments.common import cells
 from experiments.common import config as config_lib
 from experiments.fedss import run_config, run_methods, run_parts, train
+from tests.datasets.images import own_images
+from tests.experiments import central_runs
 from tests.refusals import refused
 from tff_fedss import models, tasks
 from tff_fedss.datasets import splits
@@ -19,14 +19,9 @@ from tff_fedss.datasets.federated.dataset import FederatedDataset
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Three classes of twelve images of 20 by 24 pixels."""
-    path = tmp_path_factory.mktemp("few classes")
-    rng = np.random.default_rng(0)
-    for name in "abc":
-        (path / name).mkdir()
-        for i in range(12):
-            pixels = rng.integers(0, 256, (20, 24, 3), np.uint8)
-            Image.fromarray(pixels).save(path / name / f"{i}.png")
-    return path
+    names = [f"{name}/{i}.png" for name in "abc" for i in range(12)]
+    images = own_images.images(*names, size=(20, 24))
+    return own_images.write(tmp_path_factory.mktemp("few classes"), images)
 
 
 def test_few_images_train_by_defaults(run_train, folder, tmp_path, one_layer):
@@ -41,7 +36,7 @@ def test_few_images_train_by_defaults(run_train, folder, tmp_path, one_layer):
     assert "--clients_per_round=3: of 3 clients." in output
     assert "--num_negatives=2: a client has at most 1 of the n = 3 classes." in output
     assert "--image_size=20" in output and "--logit_scale=3:" in output
-    assert [r["round"] for r in csv.DictReader((run / "metrics.csv").open())] == [*"01"]
+    assert [row["round"] for row in central_runs.rows_of(run)] == ["0", "1"]
     # Chosen again from the same data when the flagfile repeats the run.
     assert "num_negatives" not in (run / "flags.txt").read_text()
 

@@ -13,13 +13,7 @@ from tests.experiments import central_runs
 from tff_fedss import tasks
 
 TRAIN = "experiments.fedss.train"
-SMALL = (
-    "--dataset=glyphs:num_classes=40",
-    "--num_negatives=5",
-    "--clients_per_round=3",
-    "--warm_start_epochs=0",
-    "--rounds_per_evaluation=2",
-)
+SMALL = (*central_runs.GLYPHS, "--clients_per_round=3", "--rounds_per_evaluation=2")
 
 
 def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path, one_layer):
@@ -211,13 +205,11 @@ def test_the_best_round_of_validation_clients_is_kept(run_train, tmp_path, one_l
         assert {name: row[name] for name in other} == other
 
 
-# With the largest seed.
-DETERMINISTIC = (*SMALL, "--rounds=1", "--deterministic", f"--seed={2**31 - 1}")
-
-
 def test_a_folder_is_of_deterministic_runs_or_of_others(run_train, tmp_path, one_layer):
     folder = tmp_path / "run"
-    run_train(*DETERMINISTIC, f"--results_dir={folder}").ok()
+    # With the largest seed.
+    flags = (*SMALL, "--rounds=1", "--deterministic", f"--seed={2**31 - 1}")
+    run_train(*flags, f"--results_dir={folder}").ok()
     assert "--deterministic=true" in (folder / "flags.txt").read_text()
     described = json.loads((folder / "run.json").read_text())
     assert described["flags"]["deterministic"] == "true"
@@ -225,14 +217,5 @@ def test_a_folder_is_of_deterministic_runs_or_of_others(run_train, tmp_path, one
         "--nodeterministic": "--deterministic=true there, --deterministic=(unset) here",
         "--precision=tf32": "--precision=(unset) there, --precision=tf32 here",
     }.items():
-        other = run_train(*DETERMINISTIC, flag, f"--results_dir={folder}")
+        other = run_train(*flags, flag, f"--results_dir={folder}")
         other.refused(difference)
-
-
-@pytest.mark.slow
-def test_deterministic_runs_are_alike(run_train, tmp_path):
-    for name in ("a", "b"):
-        run_train(*DETERMINISTIC, f"--results_dir={tmp_path / name}").ok()
-    for name in ("metrics.csv", "fedss.npz", "table.csv"):
-        a, b = ((tmp_path / run / name).read_bytes() for run in ("a", "b"))
-        assert a == b, name

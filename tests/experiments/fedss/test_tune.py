@@ -4,21 +4,17 @@ import json
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
 from experiments.common import config, jobs
 from experiments.fedss import run_config, train, tune
-from tests import waiting
-from tests.experiments import central_runs, killing, run_folders
+from tests.experiments import central_runs, killing, program_server, run_folders
 from tff_fedss.training import run_files
 
 SMALL = (
-    "--dataset=glyphs:num_classes=40",
-    "--num_negatives=5",
+    *central_runs.GLYPHS,
     "--clients_per_round=2",
-    "--warm_start_epochs=0",
     "--rounds=3",
     "--rounds_per_evaluation=3",
     "--rounds_per_checkpoint=1",
@@ -217,42 +213,31 @@ def test_bad_flags_are_refused_before_anything_is_written(
     central_runs.assert_refused(run_tune, flags, message, tmp_path / "new")
 
 
-def command(folder):
-    return [
-        *(sys.executable, "-P", "-m", "experiments.fedss.tune", *SMALL),
-        *("--client_learning_rates=0.1,0.3,1e30", f"--results_dir={folder}"),
-    ]
-
-
 @pytest.mark.slow
 def test_a_killed_search_resumes_to_the_same_choice(tmp_path):
     """And `train` takes what was chosen."""
     unbroken, killed = tmp_path / "uninterrupted", tmp_path / "killed"
-    subprocess.run(command(unbroken), check=True, timeout=waiting.LIMIT)
-    with subprocess.Popen(command(killed)) as process:
+    module = "experiments.fedss.tune"
+    flags = (*SMALL, "--client_learning_rates=0.1,0.3,1e30")
+    resumed = (*flags, f"--results_dir={killed}")
+    program_server.run_alone(module, *flags, f"--results_dir={unbroken}").ok()
+    with subprocess.Popen(program_server.command(module, resumed)) as process:
         killing.kill_when(
             process,
             lambda: list(killed.glob("rate_0.1/seed0/checkpoints/fedss/round_?.npz")),
         )
     assert not (killed / "tuned.flags").exists()
-    subprocess.run(command(killed), check=True, timeout=waiting.LIMIT)
+    program_server.run_alone(module, *resumed).ok()
     for name in ("tuned.flags", "rate_0.1/seed0/metrics.csv"):
         assert (killed / name).read_bytes() == (unbroken / name).read_bytes(), name
     assert [row["is_done"] for row in rows_of(killed)] == ["True", "True", "False"]
     taken = max(rows_of(killed), key=lambda row: float(row["top1"] or 0))
-    outcome = subprocess.run(
-        [
-            *(sys.executable, "-P", "-m", "experiments.fedss.train", *SMALL),
-            *(
-                f"--flagfile={killed / 'tuned.flags'}",
-                f"--results_dir={tmp_path / 'run'}",
-            ),
-        ],
-        timeout=waiting.LIMIT,
-        capture_output=True,
-        text=True,
-    )
-    assert outcome.returncode == 0, outcome.stderr
+    program_server.run_alone(
+        "experiments.fedss.train",
+        *SMALL,
+        f"--flagfile={killed / 'tuned.flags'}",
+        f"--results_dir={tmp_path / 'run'}",
+    ).ok()
     flags = run_files.read_flags(tmp_path / "run" / "flags.txt")
     assert f"rate {flags['client_learning_rate']}" == taken["row"]
     # On the test now, and the validation clients stay apart as they were asked to.
