@@ -1,6 +1,5 @@
 """Data that are missing, damaged, invalid or changed since a run began."""
 
-import os
 import shutil
 
 import numpy as np
@@ -155,13 +154,8 @@ CHANGED = [
 ]
 
 
-def _touch(place):
-    for path in place.data.rglob("*"):
-        os.utime(path, (1, 1))
-
-
 def _write_again(place):
-    """As another copy of the data is: other inodes, in another order."""
+    """As another copy of the data is: other times and inodes, in another order."""
     copy = place.root / "copy"
     place.data.rename(copy)
     for path in sorted((p for p in copy.rglob("*") if p.is_file()), reverse=True):
@@ -175,7 +169,6 @@ UNCHANGED = [
         label, program, start="stopped", arrange=arrange, code=0, says=["resumes after"]
     )
     for program, label, arrange in (
-        *((program, "touched", _touch) for program in CHANGES),
         *((program, "copied_back", _write_again) for program in CHANGES),
         (
             "train_photographs",

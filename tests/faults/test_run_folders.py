@@ -8,7 +8,6 @@ from tests.faults.arrangements import (
     flip,
     hold_lock,
     lose,
-    make_folder,
     write,
 )
 from tests.faults.harness import Case, of_each
@@ -72,13 +71,8 @@ def _move(place):
     place.out.rename(place.root / "elsewhere/it")
 
 
+# Before the first round: tests/training/test_results_folder.py.
 LEFTOVERS = of_each(
-    Case("an_empty_folder", arrange=make_folder("run"), code=0),
-    Case(
-        "a_lock_and_half_of_the_flags",
-        arrange=all_of(write("run/.lock", ""), write("run/.flags.txt.tmp", "--see")),
-        code=0,
-    ),
     *(
         Case(label, start="stopped", arrange=arrange, code=0, says=[_RESUMES])
         for label, arrange in (
@@ -92,23 +86,12 @@ LEFTOVERS = of_each(
                     write("run/.curves.png.tmp", b"\x89PNG"),
                 ),
             ),
-            (
-                "half_of_a_checkpoint",
-                write("run/checkpoints/{name}/.round_3.npz.tmp", "?"),
-            ),
             ("half_of_a_row", change("run/metrics.csv", lambda c: c + c[-40:-20])),
             (
                 "half_of_a_row_of_speed",
                 change("run/speed.csv", lambda c: c + c[-20:-5]),
             ),
-            ("an_interrupted_run_resumes", None),
         )
-    ),
-    Case(
-        "a_finished_run_is_not_run_again",
-        start="finished",
-        code=0,
-        says=["Already done"],
     ),
     Case(
         "a_folder_that_was_moved",
