@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from tests import waiting
-from tests.faults import programs, test_kills
+from tests.faults import test_kills
 from tests.runtime import test_cluster_nodes
 
 machines = test_cluster_nodes.machines  # The fixture.
@@ -143,7 +143,7 @@ def files(folder):
 
 @pytest.mark.soak
 def test_kills_change_no_byte_and_leave_nothing(
-    machines, tmp_path, monkeypatch, record_property
+    machines, place, tmp_path, monkeypatch, record_property
 ):
     before = set(psutil.Process().children(recursive=True))
     temporary, log = tmp_path / "temporary", tmp_path / "output.txt"
@@ -151,14 +151,16 @@ def test_kills_change_no_byte_and_leave_nothing(
     monkeypatch.setenv("TMPDIR", str(temporary))
     cluster = machines()
     observer = Observer(before, cluster)
-    module = programs.PROGRAMS["train"].module
+    place.begin("train", "new")
     flags = (*FLAGS, f"--cluster={cluster.address}")
     unbroken, killed = tmp_path / "unbroken", tmp_path / "killed"
     for folder in (unbroken, killed):
         begun, code = time.monotonic(), None
         while code is None:
             moment = observer.watch(folder, with_kills=folder == killed)
-            code = test_kills.attempt(module, flags, folder, tmp_path, log, moment)
+            own = [*flags, f"--results_dir={folder}"]
+            with log.open("a") as output:
+                code = test_kills.attempt(place, own, output, moment)
         said = log.read_text(errors="replace")
         assert code == 0 and "Traceback" not in said, said[-2000:]
         minutes = (time.monotonic() - begun) / 60
