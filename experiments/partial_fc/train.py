@@ -108,11 +108,6 @@ class Config(runtime_config.DeviceConfig):
         "not among them is left out of the step.",
         choices=samplers.SAMPLINGS,
     )
-    positives_cutoff: bool = config.flag(
-        False,
-        "With pprn, fill each stratum's sample with negatives up to r of its classes, "
-        "as in the authors' code.",
-    )
     num_devices: int | None = config.flag(
         None,
         "Number of devices for W and the mini-batch: GPUs, or logical devices of "
@@ -340,7 +335,6 @@ def _build_run(config: Config) -> training.StepRun:
         margin=losses.Margin(config.margin, task.logit_scale, config.margin_size),
         sample_rate=config.sample_rate,
         sampling=config.sampling,
-        positives_cutoff=config.positives_cutoff,
         num_strata=config.num_strata,
         learning_rate=config.learning_rate,
         momentum=config.momentum,

@@ -9,12 +9,10 @@ from tff_fedss import runtime
 from tff_fedss.samplers import SAMPLINGS, ShardSampler
 
 
-def sampler(
-    num_classes, num_strata, num_shards, rate, sampling="pprn", seed=0, **options
-):
+def sampler(num_classes, num_strata, num_shards, rate, sampling="pprn", seed=0):
     strata = runtime.balanced_bounds(num_classes, num_strata)
     bounds = strata[runtime.balanced_bounds(num_strata, num_shards)]
-    built = ShardSampler(strata, bounds, rate, sampling=sampling, seed=seed, **options)
+    built = ShardSampler(strata, bounds, rate, sampling=sampling, seed=seed)
     return built, strata, bounds
 
 
@@ -41,28 +39,12 @@ def test_pprn_takes_all_positives_and_the_article_s_number_of_negatives(rate):
 
 
 def test_negatives_beside_many_positives():
-    # A tenth of the other classes; with a cutoff, what a tenth of all has room for.
-    for num_positives, cutoff, expected in (
-        (100, False, 90),
-        (101, False, 90),
-        (60, True, 40),
-        (100, True, 0),
-        (101, True, 0),
-    ):
-        draws, _, _ = sampler(1000, 1, 1, 0.1, positives_cutoff=cutoff)
+    # A tenth of the other classes, also beside more positives than a tenth of all.
+    for num_positives in (100, 101):
+        draws, _, _ = sampler(1000, 1, 1, 0.1)
         (sample,) = draws.draw(np.arange(num_positives), 0)
         assert len(sample.positives) == num_positives
-        assert len(sample.negatives) == expected
-
-
-def test_with_a_cutoff_positives_that_exceed_the_sample_stand_alone():
-    draws, _, bounds = sampler(100, 2, 2, 0.1, positives_cutoff=True)
-    labels = np.arange(6)  # More than 5 in the first stratum, none in the second.
-    first, second = draws.draw(labels, 0)
-    assert len(first.positives) == 6 and len(first.negatives) == 0
-    assert len(second.positives) == 0 and len(second.negatives) == 5
-    first, _ = draws.draw(labels[:3], 0)
-    assert len(first.negatives) == 2
+        assert len(sample.negatives) == 90
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)

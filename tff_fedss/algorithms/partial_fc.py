@@ -54,7 +54,6 @@ class PartialFC(InPlace):
         margin: losses.Margin,
         sample_rate: float = 0.1,
         sampling: str = "pprn",
-        positives_cutoff: bool = False,
         num_strata: int = 16,
         learning_rate: float = 0.1,
         momentum: float = 0.9,
@@ -96,12 +95,7 @@ class PartialFC(InPlace):
         strata = balanced_bounds(num_classes, num_strata)
         bounds = strata[balanced_bounds(num_strata, len(mesh))]
         self._sampler = ShardSampler(
-            strata,
-            bounds,
-            sample_rate,
-            sampling=sampling,
-            positives_cutoff=positives_cutoff,
-            seed=seed,
+            strata, bounds, sample_rate, sampling=sampling, seed=seed
         )
         self._matrices = {
             name: models.ShardedMatrix(mesh.devices, bounds, embedding_dim)

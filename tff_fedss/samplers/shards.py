@@ -41,10 +41,8 @@ class ShardSampler:
 
     pprn (Positive Plus Randomly Negative): all positives w_i^p of the mini-batch in
     stratum i, and s_i = (|w_i| - |w_i^p|) r of its other classes, rounded, uniform
-    without replacement, for any number of positives: the article's formula. With a
-    cutoff, negatives only fill the sample up to r |w_i| classes, rounded down, as in
-    the authors' code; of more positives, all take part. At r = 1, every class takes
-    part.
+    without replacement, for any number of positives: the article's formula. At r = 1,
+    every class takes part.
 
     all_random: round(r |w_i|) of all classes of the stratum, drawn in the same way; a
     positive is among them only by chance. This is the second experiment of the
@@ -58,7 +56,6 @@ class ShardSampler:
         sample_rate: float,
         *,
         sampling: str = "pprn",
-        positives_cutoff: bool = False,
         seed: int = 0,
     ):
         """Checks and keeps the layout.
@@ -69,7 +66,6 @@ class ShardSampler:
             shard_bounds: int64[shards + 1], some of the bounds of strata.
             sample_rate: r, 0 < r <= 1.
             sampling: One of `SAMPLINGS`.
-            positives_cutoff: Cutoff of pprn, see above.
 
         Raises:
             ValueError: If r or the sampling is not as above.
@@ -82,7 +78,6 @@ class ShardSampler:
         self._shards = shard_bounds
         self._rate = sample_rate
         self._sampling = sampling
-        self._positives_cutoff = positives_cutoff
         self._seed = seed
 
     def draw(self, labels: np.ndarray, step: int) -> list[ShardSample]:
@@ -120,11 +115,7 @@ class ShardSampler:
             is_positive = np.isin(drawn, positives)
             return drawn[is_positive], drawn[~is_positive]
         num_others = size - len(positives)
-        if self._positives_cutoff:
-            num_drawn = max(0, int(self._rate * size) - len(positives))
-        else:
-            num_drawn = round(self._rate * num_others)
-        drawn = _subset(num_others, num_drawn, rng)
+        drawn = _subset(num_others, round(self._rate * num_others), rng)
         # The k-th class that is not positive: before it are the positives p_i with p_i
         # - i <= k.
         gaps = positives - np.arange(len(positives))
