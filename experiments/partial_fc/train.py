@@ -124,8 +124,7 @@ class Config(runtime_config.DeviceConfig):
     margin: str = config.flag(
         "none",
         "The margin of targets: `arcface` s cos(theta + m), as in its authors' code "
-        "until 2022; `arcface_straight`, as in their code since, with the gradient "
-        "straight through the margin; `cosface` s (cos(theta) - m).",
+        "until 2022; `cosface` s (cos(theta) - m).",
         group="Loss",
         choices=losses.MARGINS,
     )

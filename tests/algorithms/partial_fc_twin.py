@@ -16,8 +16,6 @@ def target_logits(cosines, kind, scale, size):
     if kind == "cosface":
         return scale * (cosines - size), np.full_like(cosines, scale)
     theta = np.arccos(cosines)
-    if kind == "arcface_straight":  # The slope of another function.
-        return scale * np.cos(theta + size), np.full_like(cosines, scale)
     within = theta + size < np.pi
     value = np.where(within, np.cos(theta + size), cosines - size * np.sin(size))
     slope = np.where(within, np.sin(theta + size) / np.sin(theta), 1.0)

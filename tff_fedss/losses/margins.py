@@ -6,8 +6,6 @@ of the target; all other logits are scale * cos.
 - none: scale * cos(theta) (NormFace, Wang et al., 2017).
 - arcface: scale * cos(theta + margin) (Deng et al., CVPR 2019), as in its authors' code
   (InsightFace) until 2022: with the true gradient, and continued beyond pi.
-- arcface_straight: ArcFace as in that code since: the gradient of the logit by
-  cos(theta) is scale (straight through the margin), without a continuation beyond pi.
 - cosface: scale * (cos(theta) - margin) (Wang et al., CVPR 2018).
 """
 
@@ -45,8 +43,7 @@ class Margin(NamedTuple):
             cosines: float32[examples], cos(theta) of each with its own class.
 
         Returns:
-            float32[examples], at most scale * cosines if the margin is positive; for
-            arcface_straight only up to theta = pi - margin / 2.
+            float32[examples], at most scale * cosines if the margin is positive.
         """
         return self.scale * MARGINS[self.kind](cosines, self.size)
 
@@ -70,18 +67,6 @@ def arcface(cosines: tf.Tensor, size: float) -> tf.Tensor:
     return tf.where(cosines > -math.cos(size), turned, beyond)
 
 
-def arcface_straight(cosines: tf.Tensor, size: float) -> tf.Tensor:
-    """cos(theta + size), with a gradient of 1 everywhere, as in its authors' code now.
-
-    That code takes the arc cosine, adds the margin and returns to a cosine without
-    recording it, so that the gradient by the logit is that by the cosine. The true
-    gradient, sin(theta + size) / sin(theta), is unbounded as theta goes to 0 and
-    negative beyond pi - size; this one never rewards an example for moving away.
-    """
-    angles = tf.acos(tf.clip_by_value(cosines, -1.0, 1.0))
-    return cosines + tf.stop_gradient(tf.cos(angles + size) - cosines)
-
-
 def cosface(cosines: tf.Tensor, size: float) -> tf.Tensor:
     """cos(theta) - size."""
     return cosines - size
@@ -90,7 +75,6 @@ def cosface(cosines: tf.Tensor, size: float) -> tf.Tensor:
 MARGINS = {
     "none": no_margin,
     "arcface": arcface,
-    "arcface_straight": arcface_straight,
     "cosface": cosface,
 }
 
