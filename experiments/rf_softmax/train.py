@@ -90,9 +90,6 @@ class Config(runtime_config.DeviceConfig):
         group="Sampling",
         low=1,
     )
-    share_negatives: bool = config.flag(
-        False, "Draw m negatives for the mini-batch, not for each example."
-    )
     logit_scale: float | None = config.flag(
         None,
         "tau: logits are tau h.c, of embeddings at length 1." + _by_task("logit_scale"),
@@ -310,7 +307,7 @@ def _check_memory(
     if config.sampler == FULL:
         step = memory_needs.matrix("logits", num_examples, num_classes)
     else:
-        draws = config.num_negatives * (1 if config.share_negatives else num_examples)
+        draws = config.num_negatives * num_examples
         step = memory_needs.matrix("the embeddings of negatives", draws, dim)
     frequencies = config.num_frequencies if config.sampler == "rff" else 0
     memory.check(
@@ -369,7 +366,6 @@ def _build_run(config: Config) -> training.SampledSoftmaxRun:
         sampler,
         num_negatives=config.num_negatives,
         logit_scale=task.logit_scale,
-        share_negatives=config.share_negatives,
         max_gradient_norm=config.max_gradient_norm,
         seed=config.seed,
     )

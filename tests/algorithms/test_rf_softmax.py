@@ -21,7 +21,7 @@ def rows(seed, num_rows=6):
     return inputs, generator.integers(N, size=num_rows).astype(np.int32)
 
 
-def build(name, optimizer=None, num_negatives=12, num_frequencies=20, share=False):
+def build(name, optimizer=None, num_negatives=12, num_frequencies=20):
     sampler = None
     if name != "full":
         options = samplers.SamplerOptions(N, D, SCALE, num_frequencies=num_frequencies)
@@ -34,7 +34,6 @@ def build(name, optimizer=None, num_negatives=12, num_frequencies=20, share=Fals
         sampler,
         num_negatives=num_negatives,
         logit_scale=SCALE,
-        share_negatives=share,
         seed=2,
     )
 
@@ -80,18 +79,12 @@ def test_without_a_sampler_it_is_the_full_softmax(is_masked):
 
 
 @pytest.mark.parametrize(
-    "name, share, is_masked",
-    [
-        *((name, False, False) for name in samplers.SAMPLERS),
-        ("exp", True, False),
-        ("exp", False, True),
-    ],
+    "name, is_masked",
+    [*((name, False) for name in samplers.SAMPLERS), ("exp", True)],
 )
-def test_with_very_many_negatives_a_step_is_that_of_the_full_softmax(
-    name, share, is_masked
-):
+def test_with_very_many_negatives_a_step_is_that_of_the_full_softmax(name, is_masked):
     # The sampled gradient comes to the full one as m grows.
-    full, sampled = build("full"), build(name, None, 20_000, 500, share)
+    full, sampled = build("full"), build(name, None, 20_000, 500)
     batch = masked_rows() if is_masked else rows(0)
     before = full.weights.trainable
     loss = full.update(*batch)["loss"]
@@ -102,25 +95,20 @@ def test_with_very_many_negatives_a_step_is_that_of_the_full_softmax(
         assert np.linalg.norm(a - b) < 0.1 * np.linalg.norm(a - start)
 
 
-@pytest.mark.parametrize("share", [False, True])
-def test_the_proposal_is_measured_after_a_step(share):
+def test_the_proposal_is_measured_after_a_step():
     assert build("full").measure_proposal() is None
     assert build("exp").measure_proposal() is None  # No step yet.
     # Without a step's change of W: q of exp is the softmax, without its other labels.
-    algorithm = build("exp", tf.keras.optimizers.SGD(0.0), share=share)
+    algorithm = build("exp", tf.keras.optimizers.SGD(0.0))
     algorithm.update(*rows(0))
     plain = algorithm.measure_proposal()
     algorithm.update(*masked_rows())
     masked = algorithm.measure_proposal()
     inputs, labels, _ = masked_rows()
     e = np.exp(logits_of(algorithm, inputs))
-    q = e / e.sum(1, keepdims=True)
     is_target = labels[:, np.newaxis] == np.arange(N)
-    if share:
-        q = np.tile(q.mean(0), (len(q), 1))
-    else:
-        q = np.where(is_target, 0.0, e)
-        q /= q.sum(1, keepdims=True)
+    q = np.where(is_target, 0.0, e)
+    q /= q.sum(1, keepdims=True)
     for quality, others in ((plain, OTHERS[:, :0]), (masked, OTHERS)):
         is_out = is_target | (others[..., np.newaxis] == np.arange(N)).any(1)
         p = np.where(is_out, 0.0, e)

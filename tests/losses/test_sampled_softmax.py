@@ -57,13 +57,13 @@ def expected_gradient(logits, target, q, m):
     return probabilities @ sampled_gradients(logits, target, ids, np.log(q[ids]))
 
 
-def test_loss_is_that_of_the_equation_without_accidental_hits():
+def test_loss_is_that_of_the_equation_without_other_labels():
     terms = np.exp([0.2, -1.0, 0.7]) / (3 * np.array([0.5, 0.2, 0.3]))
     for is_left_out, rest in ((None, terms), ([[False, True, False]], terms[[0, 2]])):
         loss = losses.sampled_softmax_loss(
             tf.constant([0.4]),
             tf.constant([[0.2, -1.0, 0.7]]),
-            tf.constant(np.log([0.5, 0.2, 0.3]), tf.float32),
+            tf.constant(np.log([[0.5, 0.2, 0.3]]), tf.float32),
             is_left_out,
         )
         expected = -0.4 + math.log(math.exp(0.4) + rest.sum())

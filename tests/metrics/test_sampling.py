@@ -147,11 +147,6 @@ def test_it_is_what_the_weights_of_many_draws_say():
         weights = own_p[drawn] / own_q[drawn]
         effective.append(M / (1 + weights.var() / weights.mean() ** 2))
     assert quality.effective_samples == pytest.approx(np.mean(effective), rel=0.01)
-    # One q for a batch: the draws of what is left out count nothing.
-    shared = np.full((1, N), 1 / N)
-    quality = metrics.proposal_quality(LOGITS, LEFT_OUT, proposal(shared), M)
-    expected = np.mean(M / (N * (softmax() ** 2).sum(1)))
-    assert quality.effective_samples == pytest.approx(expected)
 
 
 def test_a_class_that_is_never_drawn_leaves_nothing():

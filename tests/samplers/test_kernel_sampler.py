@@ -231,18 +231,18 @@ def test_the_compiled_loop_is_pythons(monkeypatch):
 
 
 def test_a_sum_below_its_bound_is_clipped_to_it():
-    # Four nodes of four classes: the bound of each is 4.
+    # Four nodes of four classes, the last one's without the target: its bound is 3.
     uniforms = (np.arange(28) + 0.5)[np.newaxis, :, np.newaxis] / 28
     nodes, log_q, num_estimates, num_clipped = kernels.descend(
-        sums=np.array([[1.5], [8], [8], [8]], np.float32),
+        sums=np.array([[1.5], [8], [8], [9]], np.float32),
         offsets=np.array([0]),
         spans=np.array([4]),
         fan_out=4,
         num_classes=16,
         lower_bound=1.0,
         queries=np.ones((1, 1), np.float32),
-        targets=np.array([-1]),
-        target_products=np.zeros(1, np.float32),
+        targets=np.array([15]),
+        target_products=np.ones(1, np.float32),
         uniforms=uniforms,
     )
     weights = np.array([4, 8, 8, 8])

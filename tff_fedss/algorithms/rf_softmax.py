@@ -5,8 +5,7 @@ samplers it is compared with. It needs the embeddings of all classes, which a cl
 does not have (FedSS, section 3.3), so here it is a centralized comparison.
 
 Input and class embeddings are brought to length 1, and logits are o_i = tau h.c_i. In a
-step, each example draws its own m negatives from the sampler, given its h; or the
-examples of a mini-batch share m negatives.
+step, each example draws its own m negatives from the sampler, given its h.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +59,6 @@ class SampledSoftmax(InPlace):
         *,
         num_negatives: int,
         logit_scale: float,
-        share_negatives: bool = False,
         max_gradient_norm: float | None = None,
         seed: int = 0,
     ):
@@ -76,8 +74,6 @@ class SampledSoftmax(InPlace):
             sampler: A sampler of n classes; None for the full softmax.
             num_negatives: m.
             logit_scale: tau.
-            share_negatives: Whether the examples of a mini-batch share their negatives;
-                an example leaves out its own target.
             max_gradient_norm: Gradients with a larger norm, over all weights together,
                 are scaled down to it. None: no clipping.
             seed: Seed of W and of the draws.
@@ -86,7 +82,6 @@ class SampledSoftmax(InPlace):
         self._encoder = encoder
         self._num_negatives = num_negatives
         self._logit_scale = logit_scale
-        self._share_negatives = share_negatives
         self._max_gradient_norm = max_gradient_norm
         self._seed = seed
         self._classifier = tf.Variable(
@@ -134,11 +129,7 @@ class SampledSoftmax(InPlace):
         if left_out is not None:
             example, place = np.nonzero(left_out[few] != NO_CLASS)
             is_left_out[example, left_out[few][example, place]] = True
-        proposal = (
-            self.sampler.distribution(h, None)
-            if self._share_negatives
-            else self.sampler.distribution(h[few], labels[few])
-        )
+        proposal = self.sampler.distribution(h[few], labels[few])
         return metrics.proposal_quality(
             logits, is_left_out, proposal, self._num_negatives
         )
@@ -186,21 +177,13 @@ class SampledSoftmax(InPlace):
                 positive = models.unit(tf.gather(self._classifier, labels))
                 negative = models.unit(tf.gather(self._classifier, ids))
                 scaled = self._logit_scale * h
-                if self._share_negatives:
-                    negative_logits = tf.linalg.matmul(
-                        scaled, negative, transpose_b=True
-                    )
-                    is_out = tf.equal(ids, labels[:, tf.newaxis])
-                else:
-                    negative_logits = tf.linalg.matvec(negative, scaled)
-                    is_out = None
+                is_out = None
                 if left_out is not None:
-                    drawn = tf.expand_dims(ids, -1)  # [m, 1] or [examples, m, 1]
-                    is_other = tf.reduce_any(drawn == left_out[:, tf.newaxis], 2)
-                    is_out = is_other if is_out is None else is_out | is_other
+                    is_other = ids[:, :, tf.newaxis] == left_out[:, tf.newaxis]
+                    is_out = tf.reduce_any(is_other, 2)
                 example_losses = losses.sampled_softmax_loss(
                     tf.reduce_sum(scaled * positive, 1),
-                    negative_logits,
+                    tf.linalg.matvec(negative, scaled),
                     log_q,
                     is_out,
                 )
@@ -225,17 +208,13 @@ class SampledSoftmax(InPlace):
         def draw(h, labels, step):
             # The step's number decides its draws, so a resumed run has the same.
             generator = seeds.generator(self._seed, step)
-            targets = None if self._share_negatives else labels
-            return self.sampler.draw(h, targets, self._num_negatives, generator)
+            return self.sampler.draw(h, labels, self._num_negatives, generator)
 
         ids, log_q = tf.numpy_function(
             draw, [h, labels, self._optimizer.iterations], [tf.int32, tf.float32]
         )
-        shape = [self._num_negatives]
-        if not self._share_negatives:
-            shape = [None, *shape]
-        ids.set_shape(shape)
-        log_q.set_shape(shape)
+        ids.set_shape([None, self._num_negatives])
+        log_q.set_shape([None, self._num_negatives])
         return ids, log_q
 
     def _rebuild_sampler(self) -> None:

@@ -99,15 +99,14 @@ def sampled_softmax_loss(
     """Sampled softmax: -o_t + log Z' (Bengio and Senécal, 2008; RF-softmax).
 
     Z' = exp(o_t) + sum_i exp(o_{s_i} - log(m q_{s_i})), over m negatives s_i that are
-    drawn with replacement, for each example or shared by all: E[Z'] = Z.
+    drawn with replacement for each example: E[Z'] = Z.
 
     Args:
         target_logits: float32[examples].
         negative_logits: float32[examples, m].
-        log_q: float32[examples, m], of each draw, over the classes without the target;
-            or float32[m], over all classes.
-        is_left_out: bool[examples, m], draws that are left out of the sum: accidental
-            hits, and other labels of the example. None: no draws.
+        log_q: float32[examples, m], of each draw, over the classes without the target.
+        is_left_out: bool[examples, m], draws that are left out of the sum: other labels
+            of the example. None: no draws.
 
     Returns:
         float32[examples].

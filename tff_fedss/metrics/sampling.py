@@ -147,7 +147,7 @@ def proposal_quality(
         logits: float[examples, n], o.
         is_left_out: bool[examples, n], classes that are no negatives of the example:
             its target, and masked classes.
-        proposal: q of each example, or one for all.
+        proposal: q of each example.
         num_negatives: m.
 
     Returns:

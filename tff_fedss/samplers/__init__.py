@@ -1,11 +1,10 @@
 """Proposal distributions over classes, and over training examples.
 
 `sample_without_replacement` draws a client's negatives (FedSS). The `ClassSampler`s
-draw the negatives of sampled softmax, for each example or for a batch (RF-softmax);
-`SAMPLERS` has them by name. Those with kernels are in `kernel_sampler`, which is
-imported when one is made: Numba, their compiler, takes 80 MB. `ShardSampler` draws the
-rows of W in shards (Partial FC). `self_paced` selects the training examples of LEAP's
-two networks.
+draw the negatives of sampled softmax for each example (RF-softmax); `SAMPLERS` has them
+by name. Those with kernels are in `kernel_sampler`, which is imported when one is made:
+Numba, their compiler, takes 80 MB. `ShardSampler` draws the rows of W in shards
+(Partial FC). `self_paced` selects the training examples of LEAP's two networks.
 """
 
 from collections.abc import Callable

@@ -1,9 +1,9 @@
 """Samplers of sampled softmax: their base, fixed proposals, and the softmax itself.
 
-A sampler draws m negative classes s_1..s_m, independent and with replacement: for each
-example from its distribution q over [n] without the example's target t, or once for a
-whole batch from a q over all of [n]. It also returns log q of each, for the correction
-o' = o - log(m q) (see `losses.sampled_softmax_loss`).
+A sampler draws m negative classes s_1..s_m for each example, independent and with
+replacement, from the example's distribution q over [n] without its target t. It also
+returns log q of each, for the correction o' = o - log(m q) (see
+`losses.sampled_softmax_loss`).
 
 Samplers are NumPy objects with state: adaptive ones hold the needed parts of the class
 embeddings, and are updated when these change.
@@ -20,10 +20,8 @@ class Negatives(NamedTuple):
     """The draws of a sampler.
 
     Attributes:
-        ids: int32[examples, m], never the example's target, or int32[m] for a batch; a
-            class may be repeated.
-        log_q: float32, of the same shape, the log-probability of each draw, given the
-            target if there is one.
+        ids: int32[examples, m], never the example's target; a class may be repeated.
+        log_q: float32[examples, m], the log-probability of each draw, given the target.
     """
 
     ids: np.ndarray
@@ -31,13 +29,13 @@ class Negatives(NamedTuple):
 
 
 class Distribution(NamedTuple):
-    """q over all classes, of each example or of a batch.
+    """q over all classes, of each example.
 
     Attributes:
-        log_q: float64[examples, n], or [1, n] for a batch; -inf for classes that are
-            never drawn, such as the target.
-        is_clipped: bool of the same shape, whether log_q depends on an estimate that
-            was below its bound: of the class, or of a set that contains it.
+        log_q: float64[examples, n]; -inf for classes that are never drawn, such as the
+            target.
+        is_clipped: bool[examples, n], whether log_q depends on an estimate that was
+            below its bound: of the class, or of a set that contains it.
     """
 
     log_q: np.ndarray
@@ -69,28 +67,22 @@ class ClassSampler(abc.ABC):
     def draw(
         self,
         queries: np.ndarray,
-        targets: np.ndarray | None,
+        targets: np.ndarray,
         num_samples: int,
         generator: np.random.Generator,
     ) -> Negatives:
-        """Draws negatives for each example, or for a whole batch.
-
-        Those of a batch may be the target of an example, which must then leave them out
-        of its softmax: they estimate the sum over the others.
+        """Draws negatives for each example.
 
         Args:
             queries: float32[examples, d], the input embeddings h.
-            targets: int[examples], the target class of each example. None: the examples
-                share their negatives.
+            targets: int[examples], the target class of each example.
             num_samples: m, at least 1.
             generator: Generator of the draws, which depend only on its state, the
                 arguments and the embeddings.
         """
 
     @abc.abstractmethod
-    def distribution(
-        self, queries: np.ndarray, targets: np.ndarray | None
-    ) -> Distribution:
+    def distribution(self, queries: np.ndarray, targets: np.ndarray) -> Distribution:
         """Computes q of all classes in at least O(n); arguments as in `draw`.
 
         It is for inspection; it draws nothing, and counts no estimate.
@@ -128,10 +120,7 @@ class FixedSampler(ClassSampler):
         self._probabilities = np.diff(self._ends, prepend=0.0)
 
     def draw(self, queries, targets, num_samples, generator) -> Negatives:
-        """Draws for each query or for all; depends on the number of queries only."""
-        if targets is None:
-            points = self._ends[-1] * generator.random(num_samples)
-            return self._negatives(self._classes_at(points), self._ends[-1])
+        """Draws for each query, independently of it."""
         targets = np.asarray(targets)[:, np.newaxis]
         left_out = self._probabilities[targets]
         rest = self._ends[-1] - left_out
@@ -139,29 +128,20 @@ class FixedSampler(ClassSampler):
         points = rest * generator.random((len(queries), num_samples))
         starts = self._ends[targets] - left_out
         points += np.where(points >= starts, left_out, 0.0)
-        ids = self._classes_at(points)
+        ids = np.searchsorted(self._ends, points, "right")
+        ids = np.minimum(ids, self.num_classes - 1)  # Points may be rounded up.
         # Rounding may bring a point at a border to the wrong side.
         ids = np.where(ids == targets, np.where(targets, targets - 1, 1), ids)
-        return self._negatives(ids, rest)
+        log_q = np.log(self._probabilities[ids] / rest)
+        return Negatives(ids.astype(np.int32), log_q.astype(np.float32))
 
     def distribution(self, queries, targets) -> Distribution:
         """Returns q of each query, which does not depend on it."""
-        if targets is None:
-            weights = self._probabilities[np.newaxis]
-        else:
-            weights = np.tile(self._probabilities, (len(targets), 1))
-            weights[np.arange(len(targets)), targets] = 0.0
+        weights = np.tile(self._probabilities, (len(targets), 1))
+        weights[np.arange(len(targets)), targets] = 0.0
         with np.errstate(divide="ignore"):
             log_q = np.log(weights / weights.sum(1, keepdims=True))
         return Distribution(log_q, np.zeros(log_q.shape, bool))
-
-    def _classes_at(self, points: np.ndarray) -> np.ndarray:
-        ids = np.searchsorted(self._ends, points, "right")
-        return np.minimum(ids, self.num_classes - 1)  # Points may be rounded up.
-
-    def _negatives(self, ids: np.ndarray, total: np.ndarray | float) -> Negatives:
-        log_q = np.log(self._probabilities[ids] / total)
-        return Negatives(ids.astype(np.int32), log_q.astype(np.float32))
 
 
 # Number of classes in a block: sums of blocks avoid cumulative sums over n.
@@ -192,25 +172,16 @@ class ExpSampler(ClassSampler):
         self._embeddings[ids] = embeddings
 
     def draw(self, queries, targets, num_samples, generator) -> Negatives:
-        """Draws from a query's softmax without the target, or from the mean of all."""
+        """Draws from each query's softmax without its target."""
         logits = self._logits(queries)
-        if targets is None:
-            weights = _exp(logits)
-            weights /= weights.sum(1, keepdims=True)
-            ids, log_q = _draw(weights.mean(0, keepdims=True), num_samples, generator)
-            return Negatives(ids[0], log_q[0])
         logits[np.arange(len(queries)), targets] = -np.inf
         return _draw(_exp(logits), num_samples, generator)
 
     def distribution(self, queries, targets) -> Distribution:
-        """Returns q of each query, its softmax."""
+        """Returns q of each query, its softmax without its target."""
         logits = self._logits(queries)[:, : self.num_classes].astype(np.float64)
-        if targets is not None:
-            logits[np.arange(len(queries)), targets] = -np.inf
+        logits[np.arange(len(queries)), targets] = -np.inf
         log_q = scipy.special.log_softmax(logits, 1)
-        if targets is None:
-            log_q = scipy.special.logsumexp(log_q, 0, keepdims=True)
-            log_q -= np.log(len(queries))
         return Distribution(log_q, np.zeros(log_q.shape, bool))
 
     def _logits(self, queries: np.ndarray) -> np.ndarray:

@@ -20,7 +20,6 @@ _FAN_OUT = 4
 # Default limit of the bottom level's bytes; the whole tree takes 4/3 of it.
 _BOTTOM_BYTES = 2**30
 _CHUNK_BYTES = 2**24
-_NO_TARGET = -1
 
 
 class KernelSampler(ClassSampler):
@@ -98,19 +97,37 @@ class KernelSampler(ClassSampler):
         self._sum_upwards(buckets)
 
     def draw(self, queries, targets, num_samples, generator) -> Negatives:
-        """Draws for each query, down the tree.
-
-        For a batch, a class's weight is the mean over the queries, by the mean of
-        phi(h), which costs the same as the draws of one example.
-        """
-        groups, left_out = _groups_of(queries, targets)
-        drawn = self._draw(groups, left_out, num_samples, generator)
-        return drawn if targets is not None else Negatives(*(part[0] for part in drawn))
+        """Draws for each query, down the tree."""
+        queries, targets = _typed(queries, targets)
+        features = self._kernel.features(queries)
+        own = self._target_products(queries, features, targets)
+        num_levels = len(self._sizes)
+        uniforms = generator.random((len(queries), num_samples, num_levels + 1))
+        nodes, log_q, num_estimates, num_clipped = kernels.descend(
+            self.sums,
+            self._offsets,
+            self._spans,
+            _FAN_OUT,
+            self.num_classes,
+            self._kernel.lower_bound,
+            features,
+            targets,
+            own,
+            uniforms,
+        )
+        self.num_estimates += num_estimates
+        self.num_clipped += num_clipped
+        if self.leaf_size > 1:
+            nodes, log_in_bucket = self._draw_in_buckets(
+                queries, targets, nodes, uniforms[..., -1]
+            )
+            log_q += log_in_bucket
+        return Negatives(nodes.astype(np.int32), log_q.astype(np.float32))
 
     def distribution(self, queries, targets) -> Distribution:
         """Returns q of each query in O(F n), from the whole tree, level by level."""
-        queries, targets = _groups_of(queries, targets)
-        features = self._features(queries)
+        queries, targets = _typed(queries, targets)
+        features = self._kernel.features(queries)
         own = self._target_products(queries, features, targets)
         parts = Distribution(
             np.zeros((len(queries), 1)), np.zeros((len(queries), 1), bool)
@@ -132,25 +149,24 @@ class KernelSampler(ClassSampler):
         """Returns the weights of all sets of `span` classes, and which were clipped.
 
         Args:
-            products: float32[groups, sets], phi(h) with the sum of each set.
+            products: float32[examples, sets], phi(h) with the sum of each set.
             span: Number of classes in a set.
-            targets: int64[groups].
-            own: float32[groups], phi(h) . phi(c_t).
+            targets: int64[examples].
+            own: float32[examples], phi(h) . phi(c_t).
         """
         weights = products.astype(np.float64)
         sets = np.arange(weights.shape[1])
         eligible = np.clip(self.num_classes - sets * span, 0, span)
         eligible = np.tile(eligible, (len(weights), 1))
-        groups = np.flatnonzero(targets != _NO_TARGET)
-        at = groups, targets[groups] // span
+        at = np.arange(len(targets)), targets // span
         eligible[at] -= 1
-        weights[at] -= own[groups]
+        weights[at] -= own
         bounds = self._kernel.lower_bound * eligible
         is_low = (weights < bounds) & (eligible > 0)
         return np.where(eligible > 0, np.maximum(weights, bounds), 0.0), is_low
 
     def _class_products(self, features: np.ndarray) -> np.ndarray:
-        """float32[groups, whole buckets of classes], from the embeddings, in chunks."""
+        """float32[examples, whole buckets of classes], by the embeddings, in chunks."""
         products = np.zeros(
             (len(features), self._sizes[-1] * self.leaf_size), np.float32
         )
@@ -165,67 +181,28 @@ class KernelSampler(ClassSampler):
     def _target_products(
         self, queries: np.ndarray, features: np.ndarray, targets: np.ndarray
     ) -> np.ndarray:
-        """float32[groups], phi(h) . phi(c_t); undefined without a target."""
-        groups = np.arange(len(queries))
-        present = np.maximum(targets, 0)[:, np.newaxis]
+        """float32[examples], phi(h) . phi(c_t)."""
+        rows, ids = np.arange(len(queries)), targets[:, np.newaxis]
         if self.leaf_size > 1:
-            return self._products(queries, features, groups, present)[:, 0]
-        return kernels.pair_products(features, groups, self._level(-1), present)[:, 0]
-
-    def _draw(
-        self,
-        queries: np.ndarray,
-        targets: np.ndarray,
-        num_samples: int,
-        generator: np.random.Generator,
-    ) -> Negatives:
-        """Draws for groups of queries, whose weights are averaged: [groups, m].
-
-        Queries are float32[groups, queries of each, d]; targets are
-        int64[groups], the class that is left out, or _NO_TARGET.
-        """
-        features = self._features(queries)
-        own = self._target_products(queries, features, targets)
-        num_levels = len(self._sizes)
-        uniforms = generator.random((len(queries), num_samples, num_levels + 1))
-        nodes, log_q, num_estimates, num_clipped = kernels.descend(
-            self.sums,
-            self._offsets,
-            self._spans,
-            _FAN_OUT,
-            self.num_classes,
-            self._kernel.lower_bound,
-            features,
-            targets,
-            own,
-            uniforms,
-        )
-        self.num_estimates += num_estimates
-        self.num_clipped += num_clipped
-        if self.leaf_size > 1:
-            nodes, log_in_bucket = self._draw_in_buckets(
-                queries, features, targets, nodes, uniforms[..., -1]
-            )
-            log_q += log_in_bucket
-        return Negatives(nodes.astype(np.int32), log_q.astype(np.float32))
+            return self._kernel.products(queries, rows, self._embeddings, ids)[:, 0]
+        return kernels.pair_products(features, rows, self._level(-1), ids)[:, 0]
 
     def _draw_in_buckets(
         self,
         queries: np.ndarray,
-        features: np.ndarray,
         targets: np.ndarray,
         buckets: np.ndarray,
         uniforms: np.ndarray,
     ) -> tuple[np.ndarray, np.ndarray]:
         """Draws a class from each bucket: its id and log-probability in the bucket."""
-        # Draws of a group from the same bucket share its weights.
+        # Draws of an example from the same bucket share its weights.
         keys = np.arange(len(queries))[:, np.newaxis] * self._sizes[-1] + buckets
         keys, pair_of = np.unique(keys, return_inverse=True)
-        groups, buckets = np.divmod(keys, self._sizes[-1])
+        rows, buckets = np.divmod(keys, self._sizes[-1])
         ids = buckets[:, np.newaxis] * self.leaf_size + np.arange(self.leaf_size)
-        is_class = (ids < self.num_classes) & (ids != targets[groups, np.newaxis])
+        is_class = (ids < self.num_classes) & (ids != targets[rows, np.newaxis])
         present = np.minimum(ids, self.num_classes - 1)
-        weights = self._products(queries, features, groups, present)
+        weights = self._kernel.products(queries, rows, self._embeddings, present)
         weights = weights.astype(np.float64)
         is_low = is_class & (weights < self._kernel.lower_bound)
         self.num_estimates += np.count_nonzero(is_class)
@@ -238,31 +215,6 @@ class KernelSampler(ClassSampler):
         log_in_bucket = np.log(weights[pair_of, chosen] / ends[:, -1])
         shape = uniforms.shape
         return ids[pair_of, chosen].reshape(shape), log_in_bucket.reshape(shape)
-
-    def _features(self, queries: np.ndarray) -> np.ndarray:
-        """float32[groups, F], the mean of phi in each group."""
-        features = self._kernel.features(queries.reshape(-1, queries.shape[2]))
-        return features.reshape(*queries.shape[:2], -1).mean(1)
-
-    def _products(
-        self,
-        queries: np.ndarray,
-        features: np.ndarray,
-        groups: np.ndarray,
-        ids: np.ndarray,
-    ) -> np.ndarray:
-        """float32[pairs, L], the mean weight of ids[i, j] in group groups[i].
-
-        `features` are those of `queries`, see `_features`.
-        """
-        if queries.shape[1] == 1:
-            return self._kernel.products(queries[:, 0], groups, self._embeddings, ids)
-        return kernels.pair_products(
-            features,
-            groups,
-            self._kernel.features(self._embeddings[ids.reshape(-1)]),
-            np.arange(ids.size).reshape(ids.shape),
-        )
 
     def _level(self, level: int) -> np.ndarray:
         start = self._offsets[level]
@@ -285,26 +237,19 @@ class KernelSampler(ClassSampler):
             )
 
 
-def _groups_of(
-    queries: np.ndarray, targets: np.ndarray | None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Returns queries in groups, float32[groups, size, d], and int64[groups], targets.
-
-    Each query is a group; without targets, all queries are one.
-    """
-    queries = np.asarray(queries, np.float32)
-    if targets is None:
-        return queries[np.newaxis], np.array([_NO_TARGET])
-    return queries[:, np.newaxis], np.asarray(targets).astype(np.int64)
+def _typed(queries: np.ndarray, targets: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns float32[examples, d] and int64[examples], for the compiled loops."""
+    return np.asarray(queries, np.float32), np.asarray(targets, np.int64)
 
 
 def _split(
     sets: Distribution, weights: np.ndarray, is_low: np.ndarray, width: int
 ) -> Distribution:
-    """Divides the probability of each set, [groups, sets], among its `width` parts.
+    """Divides the probability of each set, [examples, sets], among its `width` parts.
 
-    Weights are float64[groups, parts], the parts of a set side by side, and those that
-    were clipped bool[groups, parts]. Returns values of the parts, [groups, parts].
+    Weights are float64[examples, parts], the parts of a set side by side, and those
+    that were clipped bool[examples, parts]. Returns values of the parts, [examples,
+    parts].
     """
     num_sets = weights.shape[1] // width
     parts = weights.reshape(len(weights), num_sets, width)

@@ -219,7 +219,7 @@ def descend(
         num_classes: n; nodes may include ids from n on, which do not exist.
         lower_bound: Lower bound of a class's kernel.
         queries: float32[examples, F], phi(h).
-        targets: int64[examples]; negative: no target is left out.
+        targets: int64[examples], the classes that are left out.
         target_products: float32[examples], phi(h) . phi(c_t).
         uniforms: float64[examples, m, at least levels], in [0, 1).
 
