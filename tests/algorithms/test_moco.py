@@ -11,6 +11,7 @@ from tff_fedss import algorithms, losses, models
 
 SIZE, DIM, QUEUE, BATCH, T, M = 4, 5, 10, 4, 0.3, 0.8
 DECAY, RATE = 1e-3, 0.5
+UNKNOWN = np.full(BATCH, -1, np.int32)  # Labels.
 
 
 def backbone():
@@ -112,7 +113,7 @@ def test_queue_momentum_and_loss_follow_a_numpy_twin_step_by_step(gamma):
         keys = embed(key_weights, key_views)
         expected = clustered_losses("plain", gamma, queries, keys, queue, False)
 
-        step_sums = moco.update(query_views, key_views)
+        step_sums = moco.update(query_views, key_views, UNKNOWN)
 
         np.testing.assert_allclose(step_sums["loss"], expected.sum(), rtol=1e-4)
         is_right = (queries * keys).sum(1) > (queries @ queue.T).max(1)
@@ -129,7 +130,7 @@ def test_queue_momentum_and_loss_follow_a_numpy_twin_step_by_step(gamma):
 def test_shuffled_keys_come_back_in_order_and_had_other_company():
     def queue_of(shuffle_keys, backbone_fn):
         moco = build(backbone_fn=backbone_fn, shuffle_keys=shuffle_keys)
-        loss = moco.update(*views(0))["loss"]
+        loss = moco.update(*views(0), UNKNOWN)["loss"]
         return loss, moco.queue.numpy()
 
     # A network that sees one image at a time does not notice.
@@ -176,7 +177,7 @@ def test_a_step_is_sgd_with_momentum_and_decay_on_the_query_encoder_alone():
                 losses.softmax_loss(together / T, np.zeros(BATCH, np.int32))
             )
         gradient = tape.gradient(loss, moco.encoder.trainable_variables)
-        moco.update(query_views, key_views)
+        moco.update(query_views, key_views, UNKNOWN)
         for i, (g, start) in enumerate(zip(gradient, before, strict=True)):
             velocity[i] = 0.9 * velocity[i] - RATE * (g.numpy() + DECAY * start)
             np.testing.assert_allclose(
@@ -223,7 +224,7 @@ def test_a_query_is_in_the_cluster_of_its_key(form, gamma):
 
     same = nearest(keys)[:, np.newaxis] == nearest(queue)
     expected = clustered_losses(form, gamma, queries, keys, queue, same).sum()
-    measured = moco.measure(*views(0))
+    measured = moco.measure(*views(0), UNKNOWN)
 
     other = build_like(moco, form, gamma)
     other.queue_labels.assign(np.arange(QUEUE) % 2)
@@ -273,8 +274,8 @@ def build_like(moco, form, gamma):
 def test_measuring_moves_the_queue_and_no_weight():
     moco, trained = build(rate=0.0), build(rate=0.0)
     before = weights_of(moco)
-    measured = moco.measure(*views(0))
-    loss = trained.update(*views(0))["loss"]
+    measured = moco.measure(*views(0), UNKNOWN)
+    loss = trained.update(*views(0), UNKNOWN)["loss"]
     np.testing.assert_allclose(measured["plain"].sum(), loss, rtol=1e-5)
     # m w + (1 - m) w is w up to rounding.
     np.testing.assert_allclose(moco.queue, trained.queue, atol=1e-6)
@@ -292,13 +293,13 @@ def test_it_resumes_from_a_state_bit_for_bit():
     moco = build("filtered", 1.0, with_batch_norm)
     moco.fit_clusters(1)
     for step in range(4):
-        moco.update(*views(step))
+        moco.update(*views(step), UNKNOWN)
     again = build("filtered", 1.0, with_batch_norm)
     again.set_state(moco.state)
     for model in (moco, again):
         model.fit_clusters(2)
     for step in range(3):
-        assert moco.update(*views(step)) == again.update(*views(step))
+        assert moco.update(*views(step), UNKNOWN) == again.update(*views(step), UNKNOWN)
     assert_same(moco.state, again.state)
 
 

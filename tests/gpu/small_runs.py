@@ -212,10 +212,12 @@ def _moco():
         num_clusters=3,
     )
 
+    def update(step):
+        images, labels = _batch(step)
+        return algorithm.update(images, _batch(step + 100)[0], labels)
+
     algorithm.fit_clusters(1)
-    return algorithm, lambda step: algorithm.update(
-        _batch(step)[0], _batch(step + 100)[0]
-    )
+    return algorithm, update
 
 
 CENTRAL: dict[str, Callable[[], tuple[Any, Callable[[int], Any]]]] = {

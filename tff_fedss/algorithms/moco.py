@@ -126,15 +126,12 @@ class MoCo(InPlace):
     # --- Training ---------------------------------------------------------------------
 
     def update(
-        self,
-        query_views: tf.Tensor,
-        key_views: tf.Tensor,
-        labels: tf.Tensor | None = None,
+        self, query_views: tf.Tensor, key_views: tf.Tensor, labels: tf.Tensor
     ) -> dict[str, float]:
         """Does one step on two views of the same images, uint8[examples, h, w, c].
 
         There are at most as many as the queue holds. Labels are int32[examples], -1
-        where not known, the default; only clusters by labels depend on them.
+        where not known; only clusters by labels depend on them.
 
         Returns sums over the queries, measured before the step: `loss`, `accuracy`
         (queries to which no key in the queue is as similar as their own),
@@ -142,7 +139,6 @@ class MoCo(InPlace):
         queue in the query's cluster), `labelled` (keys with a label in the cluster of a
         query with a label) and `right` (those with the query's label).
         """
-        labels = _labels_of_batch(labels, len(query_views))
         sums = self._update_graph(query_views, key_views, labels)
         return {**as_numbers(sums), "num_examples": len(query_views)}
 
@@ -275,10 +271,7 @@ class MoCo(InPlace):
     # --- The losses of examples -------------------------------------------------------
 
     def measure(
-        self,
-        query_views: tf.Tensor,
-        key_views: tf.Tensor,
-        labels: tf.Tensor | None = None,
+        self, query_views: tf.Tensor, key_views: tf.Tensor, labels: tf.Tensor
     ) -> dict[str, np.ndarray]:
         """Computes float32[examples] by form of the loss at gamma = 0 (section 6).
 
@@ -286,7 +279,6 @@ class MoCo(InPlace):
         uses the batch and the queue is updated; the key encoder is not.
         Arguments are as in `update`.
         """
-        labels = _labels_of_batch(labels, len(query_views))
         measured = self._measure_graph(query_views, key_views, labels)
         return {form: values.numpy() for form, values in measured.items()}
 
@@ -355,10 +347,6 @@ class MoCo(InPlace):
         )
         self.pointer.assign(0)
         self._enqueue(*map(tf.constant, newest))
-
-
-def _labels_of_batch(labels: tf.Tensor | None, count: int) -> tf.Tensor:
-    return tf.fill([count], _NO_LABEL) if labels is None else labels
 
 
 def _embed(encoder: tf.keras.Model, views: tf.Tensor) -> tf.Tensor:

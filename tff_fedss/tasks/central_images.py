@@ -102,10 +102,10 @@ class Contrastive(Task):
         return iter(
             self._views.batches(
                 self.dataset.train_images,
+                self.dataset.train_labels,
                 self._batch_size,
                 self._seed,
                 num_done,
-                self.dataset.train_labels,
             )
         )
 

@@ -12,6 +12,8 @@ from scipy import ndimage
 from tests.arrays import assert_same
 from tff_fedss.datasets.central import augmentation
 
+LABELS = np.arange(11)
+
 
 @pytest.fixture(scope="module")
 def images():
@@ -25,17 +27,17 @@ def first(batches, count):
 
 def test_what_was_left_off_goes_on_as_if_it_had_not_been(images):
     views = augmentation.TwoViews(8, blur=True)
-    whole = first(views.batches(images, 4, seed=3), 6)  # Three epochs.
-    rest = first(views.batches(images, 4, seed=3, num_done=3), 3)
+    whole = first(views.batches(images, LABELS, 4, seed=3), 6)  # Three epochs.
+    rest = first(views.batches(images, LABELS, 4, seed=3, num_done=3), 3)
     assert_same(itertools.chain(*whole[3:]), itertools.chain(*rest))
     assert whole[0][0].shape == (4, 8, 8, 3) and whole[0][0].dtype == np.uint8
 
 
 def test_seeds_epochs_and_views_differ(images):
     views = augmentation.TwoViews(8, blur=False)
-    (query, key, labels), (second, *_) = first(views.batches(images[:4], 4, seed=0), 2)
-    ((other, *_),) = first(views.batches(images[:4], 4, seed=1), 1)
-    np.testing.assert_array_equal(labels, [-1] * 4)
+    four = images[:4], LABELS[:4]
+    (query, key, _), (second, *_) = first(views.batches(*four, 4, seed=0), 2)
+    ((other, *_),) = first(views.batches(*four, 4, seed=1), 1)
     for a, b in ((query, key), (query, second), (query, other)):
         # In no order are these the same views.
         assert not np.array_equal(np.sort(a, 0), np.sort(b, 0))
@@ -48,7 +50,7 @@ def test_an_epoch_takes_each_image_once_for_both_views(monkeypatch):
     images = np.broadcast_to(levels[:, None, None, None], [10, 8, 8, 3]).copy()
     views = augmentation.TwoViews(8, blur=False)
     seen = []
-    batches = views.batches(images, 3, seed=0, labels=np.arange(10))
+    batches = views.batches(images, np.arange(10), 3, seed=0)
     for query, key, labels in first(batches, 6):
         np.testing.assert_array_equal(query[:, 0, 0, 0], levels[labels])
         np.testing.assert_array_equal(query, key)

@@ -136,10 +136,10 @@ class TwoViews:
     def batches(
         self,
         images: np.ndarray,
+        labels: np.ndarray,
         batch_size: int,
         seed: int,
         num_done: int = 0,
-        labels: np.ndarray | None = None,
     ) -> tf.data.Dataset:
         """Goes through the images again and again, in a new order in every epoch.
 
@@ -148,18 +148,16 @@ class TwoViews:
 
         Args:
             images: uint8[N, h, w, 3].
+            labels: int32[N], of the images.
             batch_size: The mini-batch, at most N.
             seed: Seed of the orders and of the views.
             num_done: How many batches to leave out, because they have been used before.
-            labels: int32[N], of the images; by default -1.
 
         Returns:
             Batches (query views, key views, labels) without end; views are
             uint8[batch_size, image_size, image_size, 3], labels int32[batch_size].
         """
         stored = tf.constant(images)
-        if labels is None:
-            labels = np.full(len(images), -1)
         stored_labels = tf.constant(labels, tf.int32)
         num_images = len(images)
         per_epoch = num_images // batch_size * batch_size
