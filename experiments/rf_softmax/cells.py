@@ -22,7 +22,7 @@ from experiments.common.cells import Cell, Metric, Table, table
 _KIND = results_lib.RunKind(
     paper="rf_softmax",
     run_name=lambda run_flags: run_flags["sampler"],
-    cell_flags=frozenset({"sampler", "nu", "num_frequencies", "alpha", "leaf_size"}),
+    cell_flags=frozenset({"sampler", "nu", "num_frequencies"}),
 )
 _LOSS = Metric("loss", "training loss (each sampler's own)", scale=1)
 # The samplers of the gradient's negatives, see `samplers`.
