@@ -32,7 +32,7 @@ from tff_fedss import progress, samplers
 class Config(measured.Config):
     """The flags of the program."""
 
-    classes: tuple[int, ...] = config.flag((10_000, 70_000, 500_000), "n.", low=1)
+    classes: tuple[int, ...] = config.flag((10_000, 70_000, 500_000), "n.", low=2)
     repeats: int = config.flag(50, "How many calls to measure.", low=1)
 
 

@@ -114,6 +114,13 @@ def test_a_folder_needs_one_file_for_each_part(tmp_path):
         extreme.load(tmp_path)
 
 
+def test_one_label_is_too_few(tmp_path):
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.txt").write_text("1 4 1\n0 2:1\n")
+    with refused("data_dir=.* has n=1 labels; expected at least 2"):
+        extreme.load(tmp_path)
+
+
 def test_delicious(test_data):
     data = extreme.load(test_data / "delicious")
     assert (data.num_features, data.num_labels) == (500, 983)

@@ -121,6 +121,10 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
             f"(features, labels) {sizes[0]} for training and {sizes[1]} for the test"
         )
         raise errors.InvalidInputError(f"data_dir={data_dir}: {found} differ.")
+    if (num_labels := sizes[0][1]) < 2:
+        raise errors.InvalidInputError(
+            f"data_dir={data_dir} has n={num_labels} labels; expected at least 2."
+        )
     return ExtremeDataset(*parts, *sizes[0])
 
 
