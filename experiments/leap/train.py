@@ -263,10 +263,11 @@ def with_label_noise(
     is_wrong[generator.permutation(len(is_wrong))[:count]] = True
     labels = data.train_labels.copy()
     labels[is_wrong] += generator.integers(1, data.num_classes, count)
+    note = f"{share:.0%} of the training labels are wrong"
     return dataclasses.replace(
         data,
         train_labels=(labels % data.num_classes).astype(data.train_labels.dtype),
-        note=f"{share:.0%} of the training labels are wrong",
+        note="; ".join(filter(None, [data.note, note])),
         mislabelled=is_wrong,
     )
 

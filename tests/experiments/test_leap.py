@@ -1,5 +1,7 @@
 """`./run.sh leap`, and wrong labels."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import scipy.stats
@@ -140,7 +142,10 @@ def test_label_noise_makes_a_share_of_the_labels_wrong():
     np.testing.assert_array_equal(
         noisy.train_labels, with_label_noise(data, 0.4, seed=1).train_labels
     )
-    assert "40% of the training labels are wrong" in noisy.summary()
+    wrong = "40% of the training labels are wrong"
+    assert noisy.note == wrong and wrong in noisy.summary()
+    noted = with_label_noise(dataclasses.replace(data, note="test: 10%"), 0.4, seed=1)
+    assert noted.note == f"test: 10%; {wrong}"
     assert noisy.fingerprint() != data.fingerprint()
 
 
