@@ -370,11 +370,7 @@ def _build_run(config: Config) -> training.SampledSoftmaxRun:
         seed=config.seed,
     )
     return training.SampledSoftmaxRun(
-        config.sampler,
-        task,
-        algorithm,
-        config.steps_per_round,
-        rounds_per_measurement=config.rounds_per_evaluation,
+        config.sampler, task, algorithm, config.steps_per_round
     )
 
 

@@ -95,6 +95,7 @@ def train(
                 weights = run.weights
                 guards[run.name].check_weights(run.round_num, weights)
                 metrics.update(run.task.evaluate(weights))
+                metrics.update(run.measure())
                 metrics.update(validate(weights))
                 if measures_train and is_last:
                     metrics["train_top1"] = run.task.train_top1(weights)

@@ -3,7 +3,7 @@
 import abc
 import collections
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import tensorflow_federated as tff
@@ -80,6 +80,10 @@ class Run(abc.ABC):
         metrics = self._train_round(self.round_num + 1)
         self.round_num += 1
         return metrics
+
+    def measure(self) -> Mapping[str, float]:
+        """Measures more than the task does, at each evaluation; nothing by default."""
+        return {}
 
     @abc.abstractmethod
     def _train_round(self, round_num: int) -> Metrics:

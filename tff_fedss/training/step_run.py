@@ -5,9 +5,9 @@ import itertools
 
 import numpy as np
 
-from tff_fedss.algorithms import MoCo, SampledSoftmax
+from tff_fedss.algorithms import MoCo
 from tff_fedss.algorithms.in_place import InPlace
-from tff_fedss.tasks import Contrastive, SampledSoftmaxTask, Task
+from tff_fedss.tasks import Contrastive, Task
 from tff_fedss.training.run import Metrics, Run
 
 
@@ -33,27 +33,12 @@ class StepRun(Run):
 
 
 class SampledSoftmaxRun(StepRun):
-    """Compares the proposal q with the softmax every `rounds_per_measurement`."""
+    """Compares the proposal q with the softmax at each evaluation."""
 
-    def __init__(
-        self,
-        name: str,
-        task: SampledSoftmaxTask,
-        algorithm: SampledSoftmax,
-        steps_per_round: int,
-        rounds_per_measurement: int,
-    ):
-        super().__init__(name, task, algorithm, steps_per_round)
-        self._rounds_per_measurement = rounds_per_measurement
-
-    def _train_round(self, round_num: int) -> Metrics:
-        """Returns the metrics of `StepRun`, in some rounds also `ProposalQuality`."""
-        measured = super()._train_round(round_num)
-        if round_num % self._rounds_per_measurement == 0:
-            quality = self._algorithm.measure_proposal()
-            if quality is not None:
-                measured.update(quality._asdict())
-        return measured
+    def measure(self) -> dict[str, float]:
+        """Returns `ProposalQuality`; {} without a sampler, or before the first step."""
+        quality = self._algorithm.measure_proposal()
+        return {} if quality is None else quality._asdict()
 
 
 class MocoRun(StepRun):
