@@ -59,7 +59,8 @@ class Config(runtime_config.DeviceConfig):
     data_dir: str | None = config.flag(
         None,
         "A folder or an archive with train/CLASS/IMAGE and test/CLASS/IMAGE, or a "
-        "folder with MNIST's IDX files. Default: TFDS. " + dataset_words.DATA_DIR,
+        "folder with MNIST's IDX files. Without it, TFDS downloads the data set (not "
+        "tiny_imagenet). " + dataset_words.DATA_DIR,
     )
     image_size: int | None = config.flag(
         None,
