@@ -198,7 +198,7 @@ def _card(run: FinishedRun, name: str, kind: str) -> str:
     classes = facts["class_names"]
     return f"""# {name}
 
-- Data: {flags.get("dataset", "see the run")}\
+- Data: {flags.get("dataset", flags.get("task"))}\
 {f", {len(classes):,} classes" if classes else ""}
 - Method: {facts["method"]}; model: {facts["model"]}, \
 {run.phi.count_params():,} parameters

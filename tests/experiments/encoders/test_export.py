@@ -79,6 +79,13 @@ def test_the_card_has_an_interval(phi, finished):
     assert "±" not in export._card(read, "e.onnx", "onnx")
 
 
+def test_the_card_of_rf_softmax_has_its_data(finished):
+    read = export.read_run(str(finished))
+    flags = {"task": "tiny_imagenet", "sampler": "exp"}
+    other = dataclasses.replace(read, facts={**read.facts, "flags": flags})
+    assert "- Data: tiny_imagenet, 2" in export._card(other, "e.onnx", "onnx")
+
+
 def test_one_of_several_methods(run, phi, tmp_path):
     folder = write_run(tmp_path / "run", phi, "fedss", "full_softmax")
     flags = f"--results_dir={folder}", f"--output={tmp_path / 'x.keras'}"
