@@ -4,9 +4,8 @@
     ./run.sh table leap/noise --data_dir=DIR --cells='mnist*'        # or 'cifar10*'
     ./run.sh table leap/1 --scale=paper --cells='cifar10/*'
 
-Hours on a core, digits and CIFAR-10 together: leap/1 at --scale=mini, three seeds, 0.3;
-leap/noise, five seeds, 1.2. What to expect: docs/results/leap; on CIFAR-10 mini LEAP
-55.9 %, SPLD 56.6 %, random 54.0 %. --scale=paper has not been run: days on a GPU.
+What to expect, and how long it takes: docs/results/leap; on CIFAR-10 mini LEAP 55.9 %,
+SPLD 56.6 %, random 54.0 %. --scale=paper has not been run: days on a GPU.
 
 Five seeds; the paper's CIFAR-100 and SVHN had four runs.
 

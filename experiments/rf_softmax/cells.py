@@ -7,10 +7,9 @@
     ./run.sh table rf_softmax/frequencies --scale=mini --data_dir=PTB   # figure (b)
     ./run.sh table rf_softmax/delicious_masked --scale=mini --data_dir=DELICIOUS
 
-Minutes on 2 cores at --scale=mini, a seed: ptb 50, delicious 2, delicious_masked 1, nu
-and frequencies 13 each. What to expect: docs/results/rf_softmax; perplexity 215.0
-(full), 214.0 (exp), 243.2 (rff), 359.5 (quadratic), 701.2 (uniform) after 4,000 steps.
-At --scale=paper all settings except m of ptb are our choice, since the poster does not
+What to expect, and how long it takes: docs/results/rf_softmax; perplexity 215.0 (full),
+214.0 (exp), 243.2 (rff), 359.5 (quadratic), 701.2 (uniform) after 4,000 steps. At
+--scale=paper all settings except m of ptb are our choice, since the poster does not
 state them. Those cells have not been run.
 """
 
