@@ -6,11 +6,9 @@ README.md has all tables with their hours; docs/results the results, and paper.c
 paper's numbers. --scale=paper has not been run.
 """
 
-import functools
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from experiments.common.cells import Cell, Table, table
+from experiments.common.cells import Cell, Table
 from experiments.fedss import cell_rows, pages
 from experiments.fedss.methods import METHODS
 
@@ -111,13 +109,6 @@ _TINY_IMAGENET = dict(
 _TINY_SEARCH = dict(_TINY_IMAGENET, rounds=100, rounds_per_evaluation=20)
 
 
-def _table(
-    title: str, cells: list[Cell], results: str, seeds: tuple[int, ...] = (0, 1, 2)
-) -> Table:
-    """A table that the paper has not."""
-    return table(title, cells, results, seeds, **pages.of_search(cells))
-
-
 def _rates(
     title: str,
     cells: list[Cell],
@@ -127,31 +118,21 @@ def _rates(
     """A search of the client learning rate of each cell, on validation clients."""
     tried = cell_rows.on_validation(cells, "client_learning_rate", rates)
     title = f"The client learning rate of {title}"
-    return _table(title, tried, results, seeds=(0,))
-
-
-def _paper_table(
-    title: str,
-    cells: list[Cell],
-    results: str,
-    page: Callable[[Sequence[Cell]], dict[str, Any]] = pages.of_paper,
-) -> Table:
-    """A table of the paper, with the figures that are drawn of its runs."""
-    return table(title, cells, results, **page(cells))
+    return pages.of_search(title, tried, results, seeds=(0,))
 
 
 TABLES = {
-    ("1", "paper"): _paper_table(
+    ("1", "paper"): pages.of_paper(
         "Table 1, Landmarks-User-160k",
         cell_rows.six_methods("landmarks", _LANDMARKS),
         "table1_paper",
     ),
-    ("1", "mini"): _paper_table(
+    ("1", "mini"): pages.of_paper(
         "Table 1 at a size for 2 cores, Omniglot",
         cell_rows.six_methods("omniglot", _MINI_1),
         "table1_mini",
     ),
-    ("1", "tiny_imagenet"): _paper_table(
+    ("1", "tiny_imagenet"): pages.of_paper(
         "Table 1 with photographs, Tiny-ImageNet",
         [
             *cell_rows.drawing("tiny_imagenet", _TINY_IMAGENET, ["fedss"], (5, 20, 80)),
@@ -160,64 +141,60 @@ TABLES = {
         ],
         "table1_tiny_imagenet",
     ),
-    ("1", "turned"): _paper_table(
+    ("1", "turned"): pages.of_paper(
         "Table 1 with 2,636 classes, turned characters of Omniglot",
         cell_rows.turned("turned", _TURNED_1, _TURNED_RATES),
         "table1_turned",
     ),
-    ("2", "turned"): _paper_table(
+    ("2", "turned"): pages.of_paper(
         "Table 2 with 3,856 classes, turned characters of Omniglot",
         cell_rows.turned("turned", _TURNED_2, {}),
         "table2_turned",
     ),
-    ("2", "paper"): _paper_table(
+    ("2", "paper"): pages.of_paper(
         "Table 2, Stanford Online Products",
         cell_rows.table_2("sop", _SOP),
         "table2_paper",
     ),
-    ("2", "mini"): _paper_table(
+    ("2", "mini"): pages.of_paper(
         "Table 2 at a size for 2 cores, unseen characters of Omniglot",
         cell_rows.table_2("omniglot", _MINI_2),
         "table2_mini",
     ),
-    ("3", "paper"): _paper_table(
+    ("3", "paper"): pages.of_paper(
         "Table 3, ImageNet-21k",
         cell_rows.six_methods("imagenet21k", _IMAGENET21K, (50, 100, 200, 400, 800)),
         "table3_paper",
-        functools.partial(pages.of_paper, traffic_figure=10),
+        traffic_figure=10,
     ),
     # The same runs as those of Table 2.
-    ("4", "paper"): _paper_table(
+    ("4", "paper"): pages.of_table_4(
         "Table 4, Stanford Online Products",
         cell_rows.table_4("sop", _SOP),
         "table2_paper",
-        pages.of_table_4,
     ),
-    ("4", "mini"): _paper_table(
+    ("4", "mini"): pages.of_table_4(
         "Table 4 at a size for 2 cores, unseen characters of Omniglot",
         cell_rows.table_4("omniglot", _MINI_2),
         "table2_mini",
-        pages.of_table_4,
     ),
     # With runs of Table 1, and beside them.
-    ("figure6", "paper"): _paper_table(
+    ("figure6", "paper"): pages.of_figure_6(
         "Figure 6, Landmarks-User-160k",
         cell_rows.figure_6("landmarks", _LANDMARKS, positives=90),
         "table1_paper",
-        pages.of_figure_6,
     ),
-    ("figure6", "mini"): _paper_table(
+    ("figure6", "mini"): pages.of_figure_6(
         "Figure 6 at a size for 2 cores, Omniglot",
         cell_rows.figure_6("omniglot", _MINI_1, positives=20),
         "table1_mini",
-        pages.of_figure_6,
     ),
-    ("2", "chunks"): _paper_table(
+    ("2", "chunks"): pages.of_paper(
         "Table 2 at a size for 2 cores, a character on one or two clients",
         cell_rows.six_methods("omniglot", _CHUNKS),
         "table2_chunks",
     ),
-    ("long", "mini"): _table(
+    ("long", "mini"): pages.of_search(
         "Table 1 at a size for 2 cores, after 1,000 rounds",
         [
             *cell_rows.drawing("omniglot", _LONG, ["neg_only", "fedss"], (10, 20, 80)),
@@ -226,7 +203,7 @@ TABLES = {
         "long_mini",
     ),
     # Cells of Table 1, with enough seeds to tell a gap of a point.
-    ("headline", "mini"): _table(
+    ("headline", "mini"): pages.of_search(
         "FedSS beside FullSoftmax, Table 1 at a size for 2 cores, ten seeds",
         [
             *cell_rows.drawing("omniglot", _MINI_1, ["fedss"], (40, 80)),
@@ -235,7 +212,7 @@ TABLES = {
         "headline_mini",
         seeds=tuple(range(10)),
     ),
-    ("headline", "long"): _table(
+    ("headline", "long"): pages.of_search(
         "FedSS beside FullSoftmax, Table 1 at a size for 2 cores, after 1,000 rounds",
         [
             *cell_rows.drawing("omniglot", _LONG, ["fedss"], (20, 40, 80)),
@@ -246,7 +223,7 @@ TABLES = {
         seeds=tuple(range(5)),
     ),
     # m of n: 0.6 to 3.7 %; Landmarks has 0.2 to 3.9 %.
-    ("characters", "mini"): _table(
+    ("characters", "mini"): pages.of_search(
         "Table 1 with all 1,623 characters, Omniglot",
         [
             *cell_rows.drawing(
@@ -256,7 +233,7 @@ TABLES = {
         ],
         "characters_mini",
     ),
-    ("centralized", "mini"): _table(
+    ("centralized", "mini"): pages.of_search(
         "What an update of Centralized is, Table 1 at a size for 2 cores",
         [
             Cell(
@@ -271,7 +248,7 @@ TABLES = {
         ],
         "centralized_mini",
     ),
-    ("norms", "mini"): _table(
+    ("norms", "mini"): pages.of_search(
         "The norm of W's initial rows, glyphs",
         [
             Cell(
@@ -292,7 +269,7 @@ TABLES = {
         "norms_mini",
         seeds=(0,),
     ),
-    ("hundred_thousand", "mini"): _table(
+    ("hundred_thousand", "mini"): pages.of_search(
         "100,000 classes, glyphs",
         [
             *cell_rows.drawing("glyphs", _HUNDRED_THOUSAND, ["fedss"], [80]),
@@ -329,7 +306,7 @@ TABLES = {
         (0.003, 0.01, 0.03, 0.1),
     ),
     # A.2: the weight was searched; the margin is not stated.
-    ("spreadout", "mini"): _table(
+    ("spreadout", "mini"): pages.of_search(
         "FedAwS's weight and margin, Table 1 at a size for 2 cores",
         [
             *cell_rows.spreadout(_MINI_1, 0.5, (0.1, 1.0, 10.0, 100.0)),
@@ -343,7 +320,7 @@ TABLES = {
         seeds=(0,),
     ),
     # No part of the paper: sampled softmax beside FedProx, and under other servers.
-    ("optimizers", "mini"): _table(
+    ("optimizers", "mini"): pages.of_search(
         "FedProx, server optimizers and a schedule, at a size for 2 cores",
         [
             Cell(
@@ -379,7 +356,7 @@ TABLES = {
         "optimizers_mini",
         seeds=(0,),
     ),
-    ("learning_rate", "mini"): _table(
+    ("learning_rate", "mini"): pages.of_search(
         "The client learning rate of the mini runs",
         [
             Cell(

@@ -4,6 +4,7 @@ A method has the same style in all figures. Finished runs are drawn; a cell with
 is drawn up to the rounds that all its runs have.
 """
 
+import dataclasses
 import functools
 import pathlib
 import statistics
@@ -15,7 +16,7 @@ import pandas as pd
 from matplotlib import colormaps, colors
 
 from experiments.common import page, plots
-from experiments.common.cells import Cell, Metric, Table
+from experiments.common.cells import Cell, Metric, Table, table
 from experiments.common.page import Runs
 from experiments.common.results import Run, RunKind
 from experiments.fedss import methods
@@ -68,50 +69,59 @@ def _pairs(cells: Sequence[Cell]) -> tuple:
     )
 
 
-def of_search(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Returns the contents of a page that is not of the paper, for `cells.table`."""
+def of_search(
+    title: str,
+    cells: Sequence[Cell],
+    results: str,
+    seeds: tuple[int, ...] = (0, 1, 2),
+    **page: Any,
+) -> Table:
+    """Makes a table that is not of the paper; `page` has what differs on its page."""
     names = [cell.settings.get("task", "classification") for cell in cells]
     kinds = [tasks.KINDS[name] for name in dict.fromkeys(names)]
-    pairs = _pairs(cells) if any(cell.row for cell in cells) else ()
-    return dict(
+    common = dict(
         kind=KIND,
         metrics=tuple(Metric(kind.metric, kind.metric_title) for kind in kinds),
-        pairs=pairs,
+        pairs=_pairs(cells) if any(cell.row for cell in cells) else (),
         has_late=True,
         no_column="no negatives",
     )
+    return table(title, cells, results, seeds, **common | page)
 
 
-def of_paper(cells: Sequence[Cell], traffic_figure: int = 5) -> dict[str, Any]:
-    """Returns the contents of the page of a table of the paper, for `cells.table`.
+def of_paper(
+    title: str, cells: Sequence[Cell], results: str, traffic_figure: int = 5
+) -> Table:
+    """Makes a table of the paper, of cells with rows and columns.
 
-    Args:
-        cells: The cells, with rows and columns.
-        traffic_figure: The paper's number of the figure of its traffic.
+    `traffic_figure` is the paper's number of the figure of its traffic.
     """
-    contents = of_search(cells)
-    return dict(
-        contents,
-        metrics=(*contents["metrics"], _SECOND),
+    found = of_search(
+        title,
+        cells,
+        results,
         is_pivot=True,
         best_of=tuple(m.title for m in METHODS.values() if m.is_best_of_seeds),
         notes=(_class_sets, _saving),
         draw=functools.partial(draw, traffic_figure=traffic_figure),
     )
+    return dataclasses.replace(found, metrics=(*found.metrics, _SECOND))
 
 
-def of_table_4(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Returns the contents of the page of Table 4: also the top-1 of training."""
-    contents = of_paper(cells)
-    shown = (contents["metrics"][0], _TRAIN_TOP1)
-    return dict(contents, metrics=shown, draw=lambda *args: [])
+def of_table_4(title: str, cells: Sequence[Cell], results: str) -> Table:
+    """Makes Table 4, which also has the top-1 of training."""
+    found = of_paper(title, cells, results)
+    shown = (found.metrics[0], _TRAIN_TOP1)
+    return dataclasses.replace(found, metrics=shown, draw=lambda *args: [])
 
 
-def of_figure_6(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Returns the contents of the page of Figure 6: a column for each m of FedSS."""
+def of_figure_6(title: str, cells: Sequence[Cell], results: str) -> Table:
+    """Makes the table of Figure 6, with a column for each m of FedSS."""
     rows = list(dict.fromkeys(cell.row for cell in cells))
-    return dict(
-        of_search(cells),
+    return of_search(
+        title,
+        cells,
+        results,
         is_pivot=True,
         pairs=tuple(zip(rows[:2], rows[2:], strict=True)),
         notes=(
@@ -216,10 +226,6 @@ class _Drawing(NamedTuple):
     runs: Runs
     paper: pd.DataFrame
 
-    @classmethod
-    def of(cls, table: Table, runs: Runs, paper: pd.DataFrame) -> "_Drawing":
-        return cls(table, page.drawn(runs), paper)
-
     def cells(self, method: str | None = None) -> list[Cell]:
         """Returns the cells of a method, or of all, in the table's order."""
         of_table = (self.table.cells[name] for name in self.runs)
@@ -304,7 +310,7 @@ def draw(
     traffic_figure: int = 5,
 ) -> list[str]:
     """Draws Figures 3, 4 and 5 (or 10, of the appendix), see `cells.Table.draw`."""
-    drawing = _Drawing.of(table, runs, paper)
+    drawing = _Drawing(table, page.drawn(runs), paper)
     panels = [
         _by_method(drawing),
         *(_by_size(drawing, is_corrected) for is_corrected in (True, False)),
@@ -391,7 +397,7 @@ def draw_composition(
     table: Table, runs: Runs, paper: pd.DataFrame, folder: pathlib.Path, stem: str
 ) -> list[str]:
     """Draws Figure 6 (section 4.4), see `cells.Table.draw`."""
-    panel = _Drawing.of(table, runs, paper).by_number(
+    panel = _Drawing(table, page.drawn(runs), paper).by_number(
         lambda cell, runs: int(cell.column.removeprefix("m = ")),
         "m of FedSS",
         "Figure 6: composition of the negatives",

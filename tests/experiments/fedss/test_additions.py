@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from experiments.common import cells, sweep
+from experiments.common import sweep
 from experiments.fedss import cell_rows, compare, methods, pages, train
 from experiments.fedss import cells as fedss_cells
 from tests.experiments import central_runs, run_folders
@@ -47,7 +47,7 @@ def test_a_method_is_added_in_one_place(toy, run_program, tmp_path, monkeypatch)
     assert (both / "toy.npz").exists()
     # A table of both.
     own = cell_rows.drawing("glyphs", TINY, ["fedss", "toy"], [5])
-    of_both = cells.table("Toys", own, "toys", (0,), **pages.of_paper(own))
+    of_both = pages.of_paper("Toys", own, "toys")
     monkeypatch.setitem(fedss_cells.TABLES, ("1", "mini"), of_both)
     runs = tmp_path / "runs"
     for name in of_both.cells:
@@ -57,7 +57,7 @@ def test_a_method_is_added_in_one_place(toy, run_program, tmp_path, monkeypatch)
             f"--results_dir={runs / name / 'seed0'}",
             paper="fedss",
         )
-    run(sweep, "1", f"--results_dir={runs}", takes_arguments=True)
+    run(sweep, "1", "--seeds=0", f"--results_dir={runs}", takes_arguments=True)
     rows = run_folders.table_rows((runs / "table1.md").read_text())
     numbers = {row.split(" | ")[0]: row.split(" | ")[1:] for row in rows}
     assert numbers["| ToySoftmax"] == numbers["| FedSS"]
