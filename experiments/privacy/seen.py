@@ -1,5 +1,6 @@
 """The server's view of the project's own training."""
 
+import functools
 import itertools
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
@@ -141,7 +142,15 @@ class Requests:
         self._config, self._dataset, self._of_union = config, dataset, of_union
         self._builder = class_set_builder(config, dataset)
         self._request = request_fn(self._builder, config.seed)
-        self._made: dict[tuple[str, int], Request] = {}
+        self._cohort = training.cohort_fn(
+            dataset.train.client_ids,
+            config.clients_per_round,
+            config.seed,
+            privacy_config.sampling(config),
+        )
+        self._of = functools.cache(
+            lambda k, round_num: self._request(dataset.positives(k), k, round_num)
+        )
         # The probability that another client asks for a class, a mean over classes.
         self._share_of_others = 0.0
         if of_union:
@@ -190,21 +199,6 @@ class Requests:
         )
         return float(np.mean([np.count_nonzero(np.any(a, axis=0)) for a in asked]))
 
-    def _cohort(self, round_num: int) -> list[str]:
-        return training.cohort_fn(
-            self._dataset.train.client_ids,
-            self._config.clients_per_round,
-            self._config.seed,
-            privacy_config.sampling(self._config),
-        )(round_num)
-
-    def _of(self, client_id: str, round_num: int) -> Request:
-        key = client_id, round_num
-        if key not in self._made:
-            held = self._dataset.positives(client_id)
-            self._made[key] = self._request(held, client_id, round_num)
-        return self._made[key]
-
 
 # Enough to estimate how often classes are asked for.
 _SOME_CLIENTS = 200
@@ -213,39 +207,33 @@ _SOME_CLIENTS = 200
 # --- Updates and models --------------------------------------------------------------
 
 
-class Updates:
-    """The updates of single clients, from a run's current model.
+def update_fn(
+    run: training.FederatedRun,
+    process: tff.learning.templates.LearningProcess,
+    server_learning_rate: float,
+) -> Callable[[Any], list[np.ndarray]]:
+    """Returns a function to a client's update of a run's current model.
+
+    An update is the deltas of [*phi, W], in float64: the step of the process with this
+    client as the cohort, without momentum.
 
     Args:
-        run: The run, for its model.
-        process: Its process without noise.
+        process: The run's process without noise.
         server_learning_rate: That of the server's SGD.
     """
+    initial = process.initialize()
 
-    def __init__(
-        self,
-        run: training.FederatedRun,
-        process: tff.learning.templates.LearningProcess,
-        server_learning_rate: float,
-    ):
-        self._run = run
-        self._process = process
-        self._learning_rate = server_learning_rate
-        self._initial = process.initialize()
-
-    def of(self, client: Any) -> list[np.ndarray]:
-        """Returns a client's update: the deltas of [*phi, W], in float64.
-
-        It is the step of the process with this client as the cohort, without momentum.
-        """
-        process, weights = self._process, self._run.weights
-        state = process.set_model_weights(self._initial, weights)
+    def update_of(client: Any) -> list[np.ndarray]:
+        weights = run.weights
+        state = process.set_model_weights(initial, weights)
         after = process.get_model_weights(process.next(state, [client]).state)
         return [
             (np.asarray(new, np.float64) - np.asarray(old, np.float64))
-            / self._learning_rate
+            / server_learning_rate
             for new, old in zip(after.trainable, weights.trainable, strict=True)
         ]
+
+    return update_of
 
 
 class Model(NamedTuple):
@@ -270,40 +258,35 @@ class Model(NamedTuple):
         return update.by_inputs(kernel_delta, self.classifier, self.inputs, self.labels)
 
 
-class PublicImages:
-    """The server's labelled images of the n classes, and phi's activations.
+def model_fn(
+    task: tasks.FederatedTask, most: int
+) -> Callable[[tff.learning.models.ModelWeights], Model]:
+    """Returns a function to a model with its activations of the server's images.
 
-    They are at most `most` test images, which no client holds.
+    These are at most `most` labelled test images, which no client holds. The weights
+    are [*phi, W]; phi ends in a dense layer with a bias.
 
     Raises:
-        InvalidInputError: If those are of other classes than the clients'.
+        InvalidInputError: If the images are of other classes than the clients'.
     """
-
-    def __init__(self, task: tasks.FederatedTask, most: int):
-        if task.dataset.test_is_unseen:
-            raise InvalidInputError(
-                "the server's public images are the test's, which are of other classes "
-                "for retrieval. --attack=intersection needs none."
-            )
-        data = task.dataset.test_examples().take(most)
-        batches = list(data.batch(256).as_numpy_iterator())
-        self._images = np.concatenate([batch["image"] for batch in batches])
-        self._labels = np.concatenate([batch["label"] for batch in batches])
-        model = task.feature_extractor_fn()
-        self._variables = model.trainable_variables
-        self._inputs = models.inference(
-            tf.keras.Model(model.input, model.layers[-1].input)
+    if task.dataset.test_is_unseen:
+        raise InvalidInputError(
+            "the server's public images are the test's, which are of other classes "
+            "for retrieval. --attack=intersection needs none."
         )
+    data = task.dataset.test_examples().take(most)
+    batches = list(data.batch(256).as_numpy_iterator())
+    images = np.concatenate([batch["image"] for batch in batches])
+    labels = np.concatenate([batch["label"] for batch in batches])
+    phi = task.feature_extractor_fn()
+    last_inputs = models.inference(tf.keras.Model(phi.input, phi.layers[-1].input))
 
-    def seen_by(self, weights: tff.learning.models.ModelWeights) -> Model:
-        """Returns a model with its activations of the images.
-
-        Args:
-            weights: [*phi, W]; phi ends in a dense layer with a bias.
-        """
+    def model_of(weights: tff.learning.models.ModelWeights) -> Model:
         *extractor, classifier = map(np.asarray, weights.trainable)
-        models.assign(self._variables, extractor)
-        inputs = self._inputs(self._images)
+        models.assign(phi.trainable_variables, extractor)
+        inputs = last_inputs(images)
         *_, kernel, bias = extractor
         feature = metrics.unit(inputs @ kernel + bias).mean(0)
-        return Model(classifier, kernel, inputs, self._labels, feature)
+        return Model(classifier, kernel, inputs, labels, feature)
+
+    return model_of

@@ -59,7 +59,7 @@ class Server:
     Attributes:
         inputs: The fingerprints of its inputs, by name.
         attacks: Attacks by name.
-        updates: The updates of single clients, of the current model.
+        update_of: Returns the update of a client, of the current model.
 
     Args:
         config: The flags, none unset.
@@ -93,19 +93,21 @@ class Server:
         self._request = seen.request_fn(
             seen.class_set_builder(config, self._dataset), config.seed
         )
-        self._public = seen.PublicImages(task, config.public_images)
+        self._model_of = seen.model_fn(task, config.public_images)
         process = self.run.process
         if config.dp is not None:  # The server sees updates before it adds the noise.
             noiseless = dataclasses.replace(config, dp=None)
             process = run_parts.build_run(noiseless, METHOD, task).process
-        self.updates = seen.Updates(self.run, process, config.server.learning_rate)
+        rate = config.server.learning_rate
+        self.update_of = seen.update_fn(self.run, process, rate)
         self._models: list[seen.Model] = []
         self._measured: dict[int, float] = {}
         self._num_trained = self._num_held = 0
-        self.attacks: dict[str, attacks.Attack] = {}
-        for name in ("update", "aggregate", "phi"):
-            if name in names:
-                self.attacks[name] = attacks.Attack(config.seed)
+        self.attacks = {
+            name: attacks.Attack(config.seed)
+            for name in ("update", "aggregate", "phi")
+            if name in names
+        }
         if "aggregate" in names:
             self.attacks["aggregate"] = attacks.Aggregate(
                 config.seed,
@@ -135,7 +137,7 @@ class Server:
     def _look(self, metrics: training.Metrics) -> None:
         """Attacks a completed round, and the clients of the next one."""
         round_num, task = metrics["round"], self.run.task
-        self._models = [*self._models[-2:], self._public.seen_by(self.run.weights)]
+        self._models = [*self._models[-2:], self._model_of(self.run.weights)]
         if round_num:
             self._num_trained += metrics["num_examples"]
             cohort = self.run.cohort(round_num)
@@ -214,7 +216,7 @@ class Server:
         cohort, clients = self.run.cohort(round_num), self.run.clients(round_num)
         both = list(zip(cohort, clients, strict=True))
         for client_id, client in both[: self._most_clients]:
-            *phi_delta, w_delta = self.updates.of(client)
+            *phi_delta, w_delta = self.update_of(client)
             truth = self._positives[self._client_ids.index(client_id)]
             if "update" in self.attacks:
                 self.attacks["update"].on_rows(

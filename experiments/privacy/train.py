@@ -140,7 +140,7 @@ def _on_single_clients(
                 True,
                 own_seed if is_permanent else None,
             )
-            *_, kernel_delta, _, w_delta = watch.updates.of(client)
+            *_, kernel_delta, _, w_delta = watch.update_of(client)
             asked = watch.asked_by(client_id, t)
             found = attacks.row_scores(asked, w_delta, watch.model, config.num_decoys)
             by_rows += update.together(found[attacks.BEST])

@@ -30,8 +30,8 @@ def test_updates_and_requests_are_those_of_the_process(run):
     num_asked = num_moved = 0
     for round_num in range(1, 4):
         ids = training.cohort(5, round_num, dataset.train.client_ids, 3)
-        updates = seen.Updates(run, run.process, 1.0)
-        found = [updates.of(client) for client in run.clients(round_num)]
+        update_of = seen.update_fn(run, run.process, 1.0)
+        found = [update_of(client) for client in run.clients(round_num)]
         for client_id, update in zip(ids, found):
             asked, trained = request(dataset.positives(client_id), client_id, round_num)
             np.testing.assert_array_equal(asked, trained)
@@ -71,7 +71,7 @@ def test_a_pool_is_asked_for_whole_and_trained_in_part():
 
 def test_public_images_give_the_inputs_of_the_last_layer(run):
     weights = run.weights
-    seen_model = seen.PublicImages(run.task, most=5).seen_by(weights)
+    seen_model = seen.model_fn(run.task, most=5)(weights)
     assert len(seen_model.labels) == 5
     *_, kernel, bias, _ = map(np.asarray, weights.trainable)
     model = toy.dense_features()
