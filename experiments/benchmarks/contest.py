@@ -21,7 +21,7 @@ from multiprocessing import connection
 
 import numpy as np
 
-from experiments.benchmarks.measured import peak_bytes
+from experiments.benchmarks.measured import memory_bytes
 from experiments.benchmarks.workload import Workload
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -199,7 +199,8 @@ class Process:
 
         Shared memory counts for each process.
         """
-        return sum(map(peak_bytes, _tree(self._process.pid))) / 2**20
+        pids = _tree(self._process.pid)
+        return sum(memory_bytes("VmHWM", pid) for pid in pids) / 2**20
 
     def quit(self) -> None:
         """Asks it to end, and ends its remaining processes."""

@@ -20,7 +20,7 @@ import os
 import pathlib
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -101,7 +101,9 @@ def _measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
                 for _ in range(repeats)
             ]
         )
-        peaks = [worker.submit(measured.peak_bytes).result() for worker in workers]
+        peaks = [
+            worker.submit(measured.memory_bytes, "VmHWM").result() for worker in workers
+        ]
     rows = []
     for case, report, peak, times in zip(cases, reports, peaks, seconds, strict=True):
         median = statistics.median(times)
@@ -121,53 +123,45 @@ def _measure(cases: Sequence[Case], repeats: int) -> list[dict[str, Any]]:
     return rows
 
 
-_rounds: "_Rounds"  # The rounds of this process's case.
+# Does a round of this process's case; returns its seconds and its metrics.
+_next_round: Callable[[], tuple[float, Mapping[str, Any]]]
 
 
 def _start(case: Case) -> dict[str, float]:
-    global _rounds
-    _rounds = _Rounds(case)
-    return _rounds.report
+    """Begins to train a case; returns the costs of its building and first round."""
+    global _next_round
+    runtime.use_one_thread_per_operation()
+    runtime.set_in_process_context(clients_per_device=len(os.sched_getaffinity(0)))
+    clients = _clients(case)
+    start = time.perf_counter()
+    process = _process(case)
+    state = process.initialize()
+    build_seconds = time.perf_counter() - start
+
+    def next_round() -> tuple[float, Mapping[str, Any]]:
+        nonlocal state
+        start = time.perf_counter()
+        state, of_round = process.next(state, clients)
+        return time.perf_counter() - start, of_round
+
+    _next_round = next_round
+    first_seconds, of_round = next_round()
+    next_round()
+    traffic = metrics.classifier_traffic(
+        float(of_round["classes_per_client"]),
+        case.embedding_dim,
+        metrics.Protocol(asks_by_id=case.method == "fedss"),
+    )
+    return {
+        "build_seconds": build_seconds,
+        "first_seconds": first_seconds,
+        "bytes_down": traffic.bytes_down,
+        "bytes_up": traffic.bytes_up,
+    }
 
 
 def _round() -> float:
-    return _rounds.next()[0]
-
-
-class _Rounds:
-    """A case in training.
-
-    Attributes:
-        report: Costs of building it and of its first round.
-    """
-
-    def __init__(self, case: Case):
-        runtime.use_one_thread_per_operation()
-        runtime.set_in_process_context(clients_per_device=len(os.sched_getaffinity(0)))
-        self._clients = _clients(case)
-        start = time.perf_counter()
-        self._process = _process(case)
-        self._state = self._process.initialize()
-        build_seconds = time.perf_counter() - start
-        first_seconds, of_round = self.next()
-        self.next()
-        traffic = metrics.classifier_traffic(
-            float(of_round["classes_per_client"]),
-            case.embedding_dim,
-            metrics.Protocol(asks_by_id=case.method == "fedss"),
-        )
-        self.report = {
-            "build_seconds": build_seconds,
-            "first_seconds": first_seconds,
-            "bytes_down": traffic.bytes_down,
-            "bytes_up": traffic.bytes_up,
-        }
-
-    def next(self) -> tuple[float, Mapping[str, Any]]:
-        """Does a round; returns its seconds and its metrics."""
-        start = time.perf_counter()
-        self._state, of_round = self._process.next(self._state, self._clients)
-        return time.perf_counter() - start, of_round
+    return _next_round()[0]
 
 
 def _process(case: Case) -> tff.learning.templates.LearningProcess:

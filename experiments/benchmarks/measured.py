@@ -50,25 +50,15 @@ def process() -> concurrent.futures.ProcessPoolExecutor:
     )
 
 
-def peak_bytes(pid: int | None = None) -> int:
-    """Returns the peak of a process's resident memory, since it began its program.
+def memory_bytes(what: str, pid: int | str = "self") -> int:
+    """Returns a process's resident memory in bytes; 0 if the process is gone.
 
-    getrusage would also count the parent's memory before the program began.
-
-    Returns:
-        Bytes; 0 if the process is gone.
+    Args:
+        what: "VmHWM": the peak since it began its program (getrusage would also count
+            the parent's memory before); "VmRSS": now.
     """
-    return _memory("VmHWM", pid)
-
-
-def resident_bytes(pid: int | None = None) -> int:
-    """Returns a process's resident memory now, in bytes; 0 if the process is gone."""
-    return _memory("VmRSS", pid)
-
-
-def _memory(name: str, pid: int | None) -> int:
     with contextlib.suppress(OSError):
-        status = pathlib.Path(f"/proc/{pid or 'self'}/status").read_text()
-        if match := re.search(rf"{name}:\s+(\d+) kB", status):
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        if match := re.search(rf"{what}:\s+(\d+) kB", status):
             return 1024 * int(match.group(1))
     return 0

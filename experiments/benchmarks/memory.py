@@ -86,8 +86,8 @@ def _measure(name: str, rounds: int) -> dict[str, list[int]]:
     for _ in progress.bar(name, unit="rounds", items=range(rounds)):
         run.run_round()
         for process, found in resident.items():
-            pid = context.actor_pids[0] if process == "actor" else None
-            found.append(measured.resident_bytes(pid))
+            pid = context.actor_pids[0] if process == "actor" else "self"
+            found.append(measured.memory_bytes("VmRSS", pid))
     return resident
 
 

@@ -113,7 +113,7 @@ def _measure(case: Case, repeats: int) -> dict[str, float]:
         "build_seconds": build_seconds,
         "first_seconds": first,
         "w_and_momentum_mib": 8 * case.num_classes * case.embedding_dim / 2**20,
-        "peak_mib": measured.peak_bytes() / 2**20,
+        "peak_mib": measured.memory_bytes("VmHWM") / 2**20,
     }
 
 
