@@ -95,12 +95,9 @@ class FedProx:
 
 def of_fedss(method: str) -> Build:
     """Returns a function that builds one of `algorithms.METHODS`, by its name."""
-
-    def build(settings: None, *args, **options):
-        del settings  # It has no settings.
-        return algorithms.build_fedss(*args, method=method, **options)
-
-    return build
+    return lambda settings, *args, **options: algorithms.build_fedss(
+        *args, method=method, **options
+    )
 
 
 def _fedaws(settings: FedAwS, *args, initial_norm: float, **options):
@@ -118,18 +115,10 @@ def _fedaws(settings: FedAwS, *args, initial_norm: float, **options):
 
 
 def _fedprox(
-    settings: FedProx,
-    extractor_fn: Callable[..., Any],
-    num_classes: int,
-    class_sets: algorithms.ClassSets,
-    training: algorithms.ClientTraining,
-    *args,
-    **options,
+    settings: FedProx, *args, client_training: algorithms.ClientTraining, **options
 ):
-    training = dataclasses.replace(training, proximal=settings.mu)
-    return algorithms.build_fedss(
-        extractor_fn, num_classes, class_sets, training, *args, **options
-    )
+    proximal = dataclasses.replace(client_training, proximal=settings.mu)
+    return algorithms.build_fedss(*args, client_training=proximal, **options)
 
 
 METHODS = {

@@ -132,7 +132,13 @@ def make_task(
             )
         )
     launch.check_image_size(config, "model")
-    task = new_task(config, dataset)
+    model_fn = functools.partial(
+        models.FEATURE_EXTRACTORS[config.model],
+        dataset.image_shape,
+        config.embedding_dim,
+        seed=config.seed,
+    )
+    task = tasks.KINDS[config.task](dataset, model_fn)
     # Clients have momentums of W at the server, Centralized has none.
     copies = sum(2 if METHODS[method].has_clients else 1 for method in methods)
     most = dataset.num_examples(dataset.train.client_ids[0])
@@ -146,17 +152,6 @@ def make_task(
         ),
     )
     return config, task, chosen
-
-
-def new_task(config: RunConfig, dataset: FederatedDataset) -> tasks.FederatedTask:
-    """Makes the task of the flags, none of which is unset, on a data set."""
-    model_fn = functools.partial(
-        models.FEATURE_EXTRACTORS[config.model],
-        dataset.image_shape,
-        config.embedding_dim,
-        seed=config.seed,
-    )
-    return tasks.KINDS[config.task](dataset, model_fn)
 
 
 def build_run(
@@ -227,14 +222,14 @@ def _build_process(
             protocol.requests,
             with_positives=True,
         ),
-        algorithms.ClientTraining(
+        client_training=algorithms.ClientTraining(
             optimizer,
             config.batch_size,
             logit_scale=config.logit_scale,
             use_xla=bool(config.xla),
             learning_rate_fn=config.learning_rate_fn("clients", rate),
         ),
-        algorithms.ServerUpdate(
+        server_update=algorithms.ServerUpdate(
             config.server.build(),
             learning_rate_fn=config.learning_rate_fn(
                 "server", config.server.learning_rate
