@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import functools
 import os
-import pathlib
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -71,19 +70,12 @@ class Config(measured.Config):
 
 
 def main(config: Config) -> None:
-    """Runs the program."""
-    measure(_SERIES, config.repeats, config.folder())
-
-
-def measure(
-    all_series: Mapping[str, Sequence[Case]], repeats: int, folder: pathlib.Path
-) -> None:
     """Measures, prints and writes."""
-    rows: list[dict[str, Any]] = []
-    for name, cases in all_series.items():
-        rows += [{"series": name, **row} for row in _measure(cases, repeats)]
+    folder, rows = config.folder(), []
+    for name, cases in _SERIES.items():
+        rows += [{"series": name, **row} for row in _measure(cases, config.repeats)]
         table = with_ratios(pd.DataFrame(rows))
-        measured.write(folder, "growth", table, _text(repeats))
+        measured.write(folder, "growth", table, _text(config.repeats))
     measured.show(folder, "growth")
 
 

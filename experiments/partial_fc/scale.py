@@ -14,11 +14,10 @@ cores; ten million classes need 8 GiB of memory.
 
 import collections
 import dataclasses
+import itertools
 import os
-import pathlib
 import statistics
 import time
-from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
@@ -57,17 +56,12 @@ class Config(measured.Config):
 
 
 def main(config: Config) -> None:
-    """Runs the program."""
-    cases = [Case(n, r) for n in config.num_classes for r in config.sample_rates]
-    measure(cases, config.repeats, config.folder())
-
-
-def measure(cases: Sequence[Case], repeats: int, folder: pathlib.Path) -> None:
     """Measures, prints and writes."""
-    rows = []
-    for case in cases:
+    folder, rows = config.folder(), []
+    for n, rate in itertools.product(config.num_classes, config.sample_rates):
+        case = Case(n, rate)
         with measured.process() as worker:
-            rows.append(worker.submit(_measure, case, repeats).result())
+            rows.append(worker.submit(_measure, case, config.repeats).result())
         print(f"{case}: {rows[-1]['seconds']:.3f} s a step", flush=True)
         measured.write(folder, "partial_fc", with_ratios(pd.DataFrame(rows)), _text())
     measured.show(folder, "partial_fc")

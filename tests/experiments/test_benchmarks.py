@@ -262,9 +262,10 @@ def test_ratios_are_to_the_first_row_of_a_series():
 
 
 @pytest.mark.slow
-def test_measures_cases_in_processes_of_their_own(tmp_path):
+def test_measures_cases_in_processes_of_their_own(tmp_path, monkeypatch):
     cases = [growth.Case(num_classes=n, cohort_size=2) for n in (200, 400)]
-    growth.measure({"n_d64": cases}, repeats=1, folder=tmp_path)
+    monkeypatch.setattr(growth, "_SERIES", {"n_d64": cases})
+    growth.main(growth.Config(output_dir=str(tmp_path), repeats=1))
     first, second = csv.DictReader((tmp_path / "growth.csv").open())
     assert float(first["seconds"]) > 0 and float(first["peak_mib"]) > 100
     # 90 positives and 80 negatives, a row of 64 floats each.
