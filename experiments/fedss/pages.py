@@ -74,9 +74,9 @@ def of_search(
     cells: Sequence[Cell],
     results: str,
     seeds: tuple[int, ...] = (0, 1, 2),
-    **page: Any,
+    **contents: Any,
 ) -> Table:
-    """Makes a table that is not of the paper; `page` has what differs on its page."""
+    """Makes a table that is not of the paper; `contents` are of its page, see `Table`."""
     names = [cell.settings.get("task", "classification") for cell in cells]
     kinds = [tasks.KINDS[name] for name in dict.fromkeys(names)]
     common = dict(
@@ -86,7 +86,7 @@ def of_search(
         has_late=True,
         no_column="no negatives",
     )
-    return table(title, cells, results, seeds, **common | page)
+    return table(title, cells, results, seeds, **common | contents)
 
 
 def of_paper(
