@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from experiments.common import cells as cells_lib
-from experiments.common import config, jobs, sources
+from experiments.common import config, jobs
 from experiments.common.cells import Table
 from tff_fedss.errors import InvalidInputError
 
@@ -127,7 +127,7 @@ def main(config: Config, arguments: list[str]) -> None:
     if config.list:
         print_commands(asked.jobs)
         return
-    from experiments.common import report
+    from experiments.common import report, sources
 
     if config.cluster is not None and config.gpus:
         raise InvalidInputError(

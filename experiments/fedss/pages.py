@@ -76,7 +76,7 @@ def of_search(
     seeds: tuple[int, ...] = (0, 1, 2),
     **contents: Any,
 ) -> Table:
-    """Makes a table that is not of the paper; `contents` are of its page, see `Table`."""
+    """Makes a table that is not of the paper; see `Table` for its page's contents."""
     names = [cell.settings.get("task", "classification") for cell in cells]
     kinds = [tasks.KINDS[name] for name in dict.fromkeys(names)]
     common = dict(

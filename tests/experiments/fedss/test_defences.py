@@ -56,7 +56,7 @@ DEFENCES = {
         ),
         (
             ["--dp=ftrl:noise=2,adaptive=true"],
-            "--dp=ftrl:noise=2,adaptive=true: an adaptive clip changes only where a",
+            "--dp=ftrl:noise=2.0,adaptive=true: an adaptive clip changes only where a",
         ),
         (
             ["--method=centralized", "--xla"],
