@@ -64,7 +64,7 @@ def write_table(
     runs = read(table, results_dir)
     number = name[0].removeprefix("table")
     stem = f"table{number}" if number.isdecimal() else number
-    folder = results_dir if results_dir.is_dir() else results_dir.parent
+    folder = folder_of(results_dir)
     measured = frame(table, runs)
     paper = _paper_values(table, number)
     comparable_paper = paper if name[1] == "paper" else paper.iloc[:0]
@@ -87,6 +87,11 @@ def write_table(
 
 
 # --- The runs ---------------------------------------------------------------------
+
+
+def folder_of(results_dir: pathlib.Path) -> pathlib.Path:
+    """Returns where the page of a results folder, or of an archive, stands."""
+    return results_dir if results_dir.is_dir() else results_dir.parent
 
 
 def read(table: Table, results_dir: pathlib.Path) -> dict[str, list[results.Run]]:

@@ -144,8 +144,7 @@ def main(config: Config, arguments: list[str]) -> None:
     if config.report or any(job.is_done for job in asked.jobs):
         command = ["./run.sh", "table", *sys.argv[1:]]
         print(report.write_table(*asked[:4], command))
-        is_folder = asked.folder.is_dir()
-        print(f"Written to {asked.folder if is_folder else asked.folder.parent}/")
+        print(f"Written to {report.folder_of(asked.folder)}/")
     if any(job.exit_code for job in asked.jobs):
         sys.exit(1)
 

@@ -236,8 +236,7 @@ def _interval(run: FinishedRun) -> str:
     return (
         f"{run.facts['method']}: {run.percent:.1f} ± {error:.1f} % on "
         f"{run.num_test_images:,} {'validation' if is_validation else 'test'} images "
-        "(95 %; another seed may differ by "
-        "more).\n\n"
+        "(95 %; another seed may differ by more).\n\n"
     )
 
 

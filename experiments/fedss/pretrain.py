@@ -169,9 +169,7 @@ def _with_defaults(config: Config) -> Config:
     config = dataclasses.replace(config, task=dataset_words.chosen_task(config))
     settings = spec.settings[config.task]
     config = config.filled({"model": settings.model})
-    # Own images are of at most their own size, as in `train`.
-    if not settings.follows_data or config.model.startswith("mobilenet"):
-        config = config.filled({"image_size": settings.image_size})
+    config = config.filled({"image_size": settings.image_size_for(config.model)})
     if config.normalization != "group" and not config.model.startswith("mobilenet"):
         raise InvalidInputError(
             f"--normalization={config.normalization} needs a MobileNetV3, found "

@@ -324,8 +324,7 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
     known = {}
     if settings.follows_data:
         known = dict.fromkeys(_FOLLOW_DATA)
-        if (config.model or settings.model).startswith("mobilenet"):
-            known["image_size"] = settings.image_size  # 32 pixels or more.
+    known["image_size"] = settings.image_size_for(config.model or settings.model)
     is_unset = config.pretrained is None and config.warm_start_epochs is None
     if settings.follows_data and is_unset:
         weights = models.imagenet_file(config.model or settings.model)

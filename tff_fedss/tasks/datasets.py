@@ -88,6 +88,12 @@ class Settings:
     follows_data: bool = False
     learning_rates: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
+    def image_size_for(self, model: str) -> int | None:
+        """Returns the image size of a model; None: the images' own, up to the limit."""
+        if self.follows_data and not model.startswith("mobilenet"):
+            return None
+        return self.image_size  # MobileNetV3 needs 32 pixels or more.
+
 
 @dataclasses.dataclass(frozen=True)
 class DatasetSpec:
