@@ -139,13 +139,15 @@ def read_run(results_dir: str, method: str | None = None) -> FinishedRun:
         "run": {k: v for k, v in description.items() if k in ("started", "versions")},
     }
     data = run_files.read_json(folder / run_files.DATA) or {}
+    outcome = done.get("outcomes", {}).get(weights.stem, {})
+    last_round = done.get("last_rounds", {}).get(weights.stem)
     return FinishedRun(
         phi,
         image_input,
         facts,
-        _length(flags, done.get("last_rounds", {}).get(weights.stem)),
+        _length(flags, outcome.get("kept_round", last_round)),
         done.get("table") or done.get("text", "none"),
-        done.get("outcomes", {}).get(weights.stem, {}).get("percent"),
+        outcome.get("percent"),
         data.get("data", {}).get("test images"),
     )
 
@@ -216,10 +218,12 @@ floats in 0..1: all formats but Keras refuse floats, Keras those that are not wh
 """
 
 
-def _length(flags: Mapping[str, str], last_round: int | None) -> str:
+def _length(flags: Mapping[str, str], rounds: int | None) -> str:
     if "epochs" in flags:
         return f"Epochs: {flags['epochs']}"
-    return f"Rounds: {last_round or flags.get('rounds', 'the default')}"
+    if rounds is None:
+        rounds = flags.get("rounds", "the default")
+    return f"Rounds: {rounds}"
 
 
 def _interval(run: FinishedRun) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from experiments.common import plots, program, table
-from experiments.fedss import run_config, run_parts
+from experiments.fedss import run_config, run_methods
 from tff_fedss import files, progress
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 
@@ -103,11 +103,10 @@ def plot(counts: Counts, title: str, note: str, path: pathlib.Path) -> None:
 
 def main(config: Config) -> None:
     """Writes the histograms and prints the table."""
-    dataset = run_parts.load_dataset(run_config.with_defaults(config))
+    _, dataset, _, notes = run_methods.load(run_config.with_defaults(config))
     counts = counts_of(dataset)
-    note = f"{dataset.test.num_examples:,} test images"
-    if dataset.note:
-        note += f"; {dataset.note}"
+    facts = [f"{dataset.test.num_examples:,} test images", dataset.note, *notes]
+    note = "; ".join(filter(None, facts))
     title = f"{dataset.name}: {dataset.num_clients:,} clients"
     folder = files.make_folder(
         config.results_dir, f"--results_dir={config.results_dir}"

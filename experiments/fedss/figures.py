@@ -447,7 +447,9 @@ def _start(run: results.Run) -> tuple:
     weights = _load_weights(run)
     if weights is None:
         return ()
-    title = f"{METHODS[run.name].title} after round {run.num_rounds}"
+    outcome = (run.result or {}).get("outcomes", {}).get(run.name, {})
+    kept = outcome.get("kept_round", run.rounds_done)
+    title = f"{METHODS[run.name].title} after round {kept}"
     return tff.learning.models.ModelWeights(weights, []), title
 
 

@@ -108,7 +108,7 @@ def load(
             )
             return best, dataset, validation, [line]
     except splits.NoValidationError as error:
-        if is_asked_for:
+        if (config.keep, config.patience) != (None, None):
             raise
         why = str(error).rstrip(".")
     return last, run_parts.load_dataset(last), None, [f"--keep=last: {why}."]

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from experiments.common import config as config_lib
+from experiments.fedss.methods import METHODS, name_of
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import models, tasks, training
 from tff_fedss.errors import InvalidInputError
@@ -85,6 +86,9 @@ def trained(
         if config.warm_start_cache:
             deciding = {name: getattr(config, name) for name in _DECIDING}
             deciding["inputs"] = inputs
+            if not any(METHODS[name_of(w)].has_clients for w in config.method_words):
+                # Then an operation has several threads, and other bytes.
+                deciding["threads"] = "several"
             folder = config.warm_start_cache
             training.cached_warm_start(folder, deciding, model, train)
         else:

@@ -232,7 +232,8 @@ def note_validation(num_clients: int, num_left_out: int, num_measured: int) -> s
     """Describes the validation clients and the number of images left out."""
     if not num_measured:
         why = "no validation client has a class that is trained"
-        raise NoValidationError(f"{why}: use a larger validation_share.")
+        cure = "use a larger validation_share, or a partition that shares classes"
+        raise NoValidationError(f"{why}: {cure}.")
     note = f"{num_clients:,} clients held out for validation"
     if num_left_out:
         note += (

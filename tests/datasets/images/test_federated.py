@@ -3,7 +3,7 @@ import pytest
 
 from tests.datasets.images import own_images
 from tff_fedss.datasets import images
-from tff_fedss.datasets.federated.partitioners import Iid, Natural
+from tff_fedss.datasets.federated.partitioners import Classes, Iid, Natural
 from tff_fedss.datasets.images import layout
 from tff_fedss.errors import InvalidInputError
 
@@ -62,6 +62,14 @@ def test_known_classes_are_held_out(index, test):
 def test_a_note_says_that_the_clients_of_the_data_are_not_used(index):
     assert "clients are not used, see --partition=natural" in load(index).note
     assert "not used" not in load(index, partition=Natural()).note
+
+
+def test_a_note_counts_the_classes_that_validation_takes(index):
+    options = {"test": "images", "validation_share": 0.25}
+    dataset = load(index, partition=Classes(per_client=1, clients=CLASSES), **options)
+    assert dataset.num_classes == CLASSES
+    assert "; 2 classes have no training image, and stay in n" in dataset.note
+    assert "stay in n" not in load(index, partition=Natural(), **options).note
 
 
 def test_a_share_of_each_class(index):

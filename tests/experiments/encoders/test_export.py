@@ -79,6 +79,13 @@ def test_the_card_has_an_interval(phi, finished):
     assert "±" not in export._card(read, "e.onnx", "onnx")
 
 
+def test_the_card_has_the_round_of_the_weights(phi, tmp_path):
+    done = {"outcomes": {"fedss": {"kept_round": 0}}, "last_rounds": {"fedss": 7}}
+    folder = write_run(tmp_path / "run", phi, "fedss", **done)
+    card = export._card(export.read_run(str(folder)), "e.onnx", "onnx")
+    assert "\n- Rounds: 0\n" in card
+
+
 def test_the_card_of_rf_softmax_has_its_data(finished):
     read = export.read_run(str(finished))
     flags = {"task": "tiny_imagenet", "sampler": "exp"}

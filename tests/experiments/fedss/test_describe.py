@@ -85,3 +85,13 @@ def test_program(run_program, tmp_path):
     assert output.startswith("glyphs: 12 clients, n = 60 classes, ")
     assert output.endswith(f"Histograms: {picture}\n")
     assert picture.stat().st_size > 10_000
+
+
+def test_the_clients_are_those_that_train(run_program, tmp_path):
+    output, _ = run_program(
+        describe,
+        "--dataset=glyphs:num_classes=60",
+        "--keep=best",
+        f"--results_dir={tmp_path}",
+    ).ok()
+    assert output.startswith("glyphs: 11 clients, n = 60 classes, ")

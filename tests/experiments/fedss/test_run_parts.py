@@ -83,13 +83,8 @@ def own(**flags):
     )
 
 
-def test_few_validation_images_cannot_choose_a_round_of_retrieval(monkeypatch):
-    clients = {
-        f"client {i}": (np.zeros([9, 4, 4, 1], np.uint8), np.arange(9) % 3)
-        for i in range(12)
-    }
-    test = np.zeros([40, 4, 4, 1], np.uint8), np.arange(40) % 4 + 10
-    dataset = FederatedDataset.from_arrays(clients, test, test_is_unseen=True)
+def opened(monkeypatch, dataset):
+    """Lets `own` have a data set."""
     monkeypatch.setattr(
         tasks.DatasetSpec,
         "open",
@@ -97,9 +92,33 @@ def test_few_validation_images_cannot_choose_a_round_of_retrieval(monkeypatch):
             splits.hold_out_clients(dataset, validation_share, on_validation)
         ),
     )
+
+
+def test_few_validation_images_cannot_choose_a_round_of_retrieval(monkeypatch):
+    clients = {
+        f"client {i}": (np.zeros([9, 4, 4, 1], np.uint8), np.arange(9) % 3)
+        for i in range(12)
+    }
+    test = np.zeros([40, 4, 4, 1], np.uint8), np.arange(40) % 4 + 10
+    dataset = FederatedDataset.from_arrays(clients, test, test_is_unseen=True)
+    opened(monkeypatch, dataset)
     config, _, validation, notes = run_methods.load(own(task="retrieval"))
     assert config.keep == "last" and validation is None
     assert notes == ["--keep=last: validation clients have only 9 images."]
+
+
+def test_clients_without_common_classes_choose_no_round(monkeypatch):
+    clients = {
+        f"client {i}": (np.zeros([9, 4, 4, 1], np.uint8), np.full(9, i))
+        for i in range(12)
+    }
+    test = np.zeros([12, 4, 4, 1], np.uint8), np.arange(12)
+    opened(monkeypatch, FederatedDataset.from_arrays(clients, test))
+    config, dataset, _, notes = run_methods.load(own(validation_share=0.25))
+    assert (config.keep, dataset.num_clients) == ("last", 9)
+    assert notes[0].startswith("--keep=last: no validation client has a class")
+    with refused("no validation client has a class that is trained: use a larger"):
+        run_methods.load(own(validation_share=0.25, keep="best"))
 
 
 def test_no_validation_clients_choose_no_round():

@@ -120,6 +120,9 @@ def load(
     if validation_share:
         num_apart = int(is_apart.sum())
         notes.append(splits.note_validation(num_apart, num_left_out, len(held_out)))
+        untrained = len(present) - len(np.unique(labels[clients.order]))
+        if untrained and not (on_validation or retrieval):
+            notes.append(f"{untrained:,} classes have no training image, and stay in n")
     public = chosen.public
     if len(public):
         labels[public] = splits.numbered(images.labels, public)[0][public]
