@@ -258,7 +258,8 @@ class VectorsConfig(SourcesConfig):
             same_encoder = kept.origin.get("encoder") == ours["encoder"]
             what = "other images" if same_encoder else "another encoder"
             raise InvalidInputError(
-                f"--vectors={self.vectors} is of {what} than --model and --images."
+                f"--vectors={self.vectors} is of {what} than --model, --images "
+                "and --folders."
             )
         return kept.vectors
 

@@ -55,6 +55,10 @@ def test_sixteen_bits():
     encoded = own_images.encoded(Image.fromarray(grey))
     np.testing.assert_array_equal(formats.pixels(encoded), expected)
     np.testing.assert_allclose(seen(encoded).astype(int), expected, atol=1)
+    exif = Image.Exif()
+    exif[0x0112] = _TRANSPOSED
+    encoded = own_images.encoded(Image.fromarray(grey), exif=exif)
+    np.testing.assert_array_equal(seen(encoded), np.rot90(expected, -1))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
@@ -68,6 +72,16 @@ def test_photographs_stand_upright(kind):
     assert upright[:4].mean() > 200 > 50 > upright[6:].mean()
 
 
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize("exif", [b"Exif\0\0garbage!", b"Exif\0\0MM\0"])
+def test_a_photograph_with_damaged_exif_is_as_stored(kind, exif):
+    # With a density Pillow leaves a JPEG's Exif unread when it opens the file.
+    encoded = own_images.encoded(PIXELS, kind, exif=exif, dpi=(72, 72))
+    plain = own_images.encoded(PIXELS, kind)
+    np.testing.assert_array_equal(seen(encoded), seen(plain))
+    np.testing.assert_array_equal(formats.pixels(encoded), formats.pixels(plain))
+
+
 def _photo():
     """A smooth picture with noise, so that its files have some length."""
     rng = np.random.default_rng(0)
@@ -76,7 +90,15 @@ def _photo():
     return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
 
 
+def _with_preview(jpeg):
+    """Puts a small JPEG into a segment of Exif."""
+    content = b"Exif\0\0" + own_images.encoded(PIXELS, "JPEG")
+    length = (len(content) + 2).to_bytes(2, "big")
+    return jpeg[:2] + b"\xff\xe1" + length + content + jpeg[2:]
+
+
 _WHOLE = {
+    "jpeg with a preview": _with_preview(own_images.encoded(_photo(), "JPEG")),
     "jpeg": own_images.encoded(_photo(), "JPEG"),
     "progressive jpeg": own_images.encoded(_photo(), "JPEG", progressive=True),
     "grey jpeg": own_images.encoded(_photo().convert("L"), "JPEG"),

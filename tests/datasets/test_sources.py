@@ -3,6 +3,7 @@
 import os
 import shutil
 import tarfile
+import zipfile
 
 import numpy as np
 import pytest
@@ -31,6 +32,16 @@ def test_every_kind_of_source_reads_the_same(data_dir):
     for number, name in enumerate(source.names):
         assert source.read(number) == CONTENTS[name]
         assert source.sizes[number] == len(CONTENTS[name])
+
+
+def test_a_zip_may_name_its_files_from_the_current_folder(tmp_path):
+    path = tmp_path / "data.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        for name in ("./", "./b/", "./b/1.png", "./a/2.png", "./.hidden/3.png"):
+            file.writestr(name, "" if name.endswith("/") else name)
+    source = sources.open_source(path)
+    assert (source.names, source.folders) == (["a/2.png", "b/1.png"], ["b"])
+    assert source.read(0) == b"./a/2.png"
 
 
 def test_a_compressed_tar_is_unpacked_and_listed_once(tmp_path, monkeypatch, cache):

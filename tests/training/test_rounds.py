@@ -2,6 +2,7 @@
 
 import collections
 import math
+import os
 
 import numpy as np
 import pytest
@@ -29,6 +30,7 @@ def test_client_seeds_depend_on_seed_round_and_client():
     assert seeds == [tuple(draws.client_seed(*key)) for key in keys]
     assert draws.client_seed(0, 1, "a").dtype == np.int32
     assert draws.client_seed(0, 1, "a").shape == (2,)
+    assert draws.client_seed(0, 1, os.fsdecode(b"M\xfcller")).shape == (2,)
 
 
 def test_draws_are_pinned():

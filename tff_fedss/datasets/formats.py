@@ -12,7 +12,7 @@ import zlib
 from collections.abc import Sequence
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
 from tff_fedss import files
 
@@ -31,8 +31,18 @@ SUFFIXES = (
 OF_TENSORFLOW = ("JPEG", "PNG")
 ALL = (*OF_TENSORFLOW, "BMP", "WEBP", "PPM")
 _PNG_END = b"\0\0\0\0IEND\xaeB`\x82"
-_JPEG_SCAN, _JPEG_END = b"\xff\xda", b"\xff\xd9"
+_JPEG_END = b"\xff\xd9"
 _ORIENTATION = 0x0112
+# Exif's orientations other than upright, and what turns the stored pixels upright.
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 _EXIF_MARKS = {"JPEG": b"Exif\0\0", "PNG": b"eXIf"}
 _EXIF_WITHIN = 1 << 17  # An Exif segment is at most 64 KiB, near the start of a JPEG.
 _WHITE = 255
@@ -81,13 +91,12 @@ def check(encoded: bytes, formats: Sequence[str] = OF_TENSORFLOW) -> None:
                 raise EOFError("its end is missing")
             image.verify()
             image = Image.open(io.BytesIO(encoded), formats=formats)
+        start = image.fp.tell()
         image.draft(None, (1, 1))
         image.load()
         # Pillow accepts a missing end, and TensorFlow does not. (A preview before the
         # image's own data also has an end.)
-        if image.format == "JPEG" and (
-            encoded.find(_JPEG_END, encoded.find(_JPEG_SCAN)) < 0
-        ):
+        if image.format == "JPEG" and encoded.find(_JPEG_END, start) < 0:
             raise EOFError("its end is missing")
     except Image.UnidentifiedImageError as error:
         raise ValueError(
@@ -153,7 +162,15 @@ def _needs_work(image: Image.Image, encoded: bytes) -> bool:
         return True
     # Checked first: reading a PNG's Exif by Pillow decodes the image.
     within = encoded if image.format == "PNG" else encoded[:_EXIF_WITHIN]
-    return mark in within and image.getexif().get(_ORIENTATION, 1) != 1
+    return mark in within and _turn(image) is not None
+
+
+def _turn(image: Image.Image) -> Image.Transpose | None:
+    """Returns what turns an image upright; None: nothing, or its Exif is damaged."""
+    try:
+        return _TURNS.get(image.getexif().get(_ORIENTATION))
+    except _DECODING_ERRORS:
+        return None
 
 
 def upright_on_white(image: Image.Image) -> Image.Image:
@@ -161,14 +178,13 @@ def upright_on_white(image: Image.Image) -> Image.Image:
 
     Of 16 bits, the higher eight are kept.
     """
+    turn = _turn(image)
     if image.mode.startswith("I"):
         # 16 bits. Pillow's conversion makes all values from 255 on white.
-        grey = (np.asarray(image) >> 8).astype(np.uint8)
-        return Image.fromarray(grey).convert("RGB")
-    if image.getexif().get(_ORIENTATION, 1) != 1:
-        image = ImageOps.exif_transpose(image)  # `np.array` copies in any case.
-    if "A" in image.getbands() or "transparency" in image.info:
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    elif "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (_WHITE,) * 4)
         image = Image.alpha_composite(white, image)
-    return image.convert("RGB")
+    image = image.convert("RGB")
+    return image if turn is None else image.transpose(turn)

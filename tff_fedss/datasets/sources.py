@@ -219,11 +219,12 @@ class Zip(Source):
     def __init__(self, path: pathlib.Path):
         self.path = path
         self._zip = unpacking.Zip(path)
-        used = [info for info in self._zip.infolist() if _is_used(info.filename)]
-        self._infos = [info for info in used if not info.is_dir()]
-        self._infos.sort(key=lambda info: info.filename)
-        self.names = [info.filename for info in self._infos]
-        self.folders = sorted(i.filename.rstrip("/") for i in used if i.is_dir())
+        found = [(i.filename.removeprefix("./"), i) for i in self._zip.infolist()]
+        found = [(name, info) for name, info in found if name and _is_used(name)]
+        found.sort(key=lambda pair: pair[0])
+        self.names = [name for name, info in found if not info.is_dir()]
+        self._infos = [info for _, info in found if not info.is_dir()]
+        self.folders = sorted(name.rstrip("/") for name, i in found if i.is_dir())
         self.sizes = np.array([info.file_size for info in self._infos], np.int64)
         self.stamps = np.array([info.CRC for info in self._infos], np.int64)
 

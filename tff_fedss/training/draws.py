@@ -14,7 +14,9 @@ from tff_fedss import errors
 def _digest(*key: object) -> bytes:
     """Hashes a key to 16 bytes that are independent for different keys."""
     text = "\0".join(str(part) for part in key)
-    return hashlib.blake2b(text.encode(), digest_size=16).digest()
+    # A client's name may be that of a folder, whose bytes need not be UTF-8.
+    encoded = text.encode(errors="surrogateescape")
+    return hashlib.blake2b(encoded, digest_size=16).digest()
 
 
 def _generator(*key: object) -> np.random.Generator:

@@ -208,6 +208,10 @@ CASES = {
         ":4: the path 'a/1.png' is already in .*:2",
     ),
     "table: no row": (table("path,label\n"), "images.csv has no row"),
+    "table: of one class": (
+        GOOD | {"a/images.csv": b"path,label\n1.png,x\n"},
+        "a/images.csv must be above all images, such as b/1.png: move or rename it",
+    ),
     "table: hidden": (hidden_table, "mine.csv is hidden; expected another name"),
     "table: damaged": (damaged_table, "images.csv is unreadable or damaged"),
     "table: split": (

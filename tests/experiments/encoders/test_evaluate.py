@@ -71,7 +71,7 @@ def test_vectors_of_other_images_are_refused(
     next(other.rglob("*.png")).unlink()
     flags = f"--model={encoder_file}", f"--images={other}"
     for path, message in (
-        (vectors_file, "is of other images than --model and --images"),
+        (vectors_file, "is of other images than --model, --images"),
         (tmp_path / "none", "is not a file"),
     ):
         run(evaluate, *flags, f"--vectors={path}").refused(message)

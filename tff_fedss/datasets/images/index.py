@@ -233,4 +233,13 @@ def _table_of(source: sources.Source) -> str | None:
     top = [name for name in found if name.count("/") == min(depths)]
     if len(top) > 1:
         raise InvalidInputError(f"{source.label}: found {top}; expected one of them.")
-    return top[0] if top else None
+    if not top:
+        return None
+    folder = top[0].removesuffix(top[0].rpartition("/")[2])
+    outside = [name for name in source.names if not name.startswith(folder)]
+    if image := next(filter(formats.is_image_name, outside), None):
+        raise InvalidInputError(
+            f"{source.label}: {top[0]} must be above all images, such as {image}: move "
+            "or rename it."
+        )
+    return top[0]
