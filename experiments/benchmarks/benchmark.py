@@ -63,7 +63,7 @@ class Config(measured.Config):
     contenders: tuple[str, ...] = config.flag(
         tuple(contest.CONTENDERS),
         "The contenders, each as name or name:option=value. plain_tensorflow always "
-        "does.",
+        "runs.",
         group="What is measured",
     )
     workloads: tuple[str, ...] = config.flag(

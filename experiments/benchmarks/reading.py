@@ -4,7 +4,7 @@
 
 makes JPEGs of 500x375 pixels, a share of them for each of 10 clients, and reads every
 client's images three times, as three rounds do: resized and kept by the cache, and
-resized each time, as without a writable cache. Prints images by second of processor
+resized each time, as without a writable cache. Prints images per second of processor
 time, and writes reading.csv and reading.md. Two minutes on 2 cores.
 """
 
@@ -54,7 +54,7 @@ def main(config: Config) -> None:
     text = (
         "# Reading photographs\n\n"
         f"JPEGs of 500x375 pixels and {size / 1000:.0f} kB each, to "
-        f"{config.image_size} pixels: images by second of processor time in rounds "
+        f"{config.image_size} pixels: images per second of processor time in rounds "
         f"1 to {_ROUNDS}."
     )
     measured.write(folder, "reading", pd.DataFrame(rows), text)

@@ -65,7 +65,7 @@ class Config(runtime_config.DeviceConfig):
         words=dataset_words.FEDERATED,
     )
     data_dir: str | None = config.flag(
-        None, "Its folder, see `./run.sh train --help`. " + dataset_words.DATA_DIR
+        None, "Its folder or archive, see data/README.md. " + dataset_words.DATA_DIR
     )
     task: str | None = config.flag(
         None,

@@ -211,9 +211,9 @@ class RunConfig(privacy_config.PrivacyConfig, runtime_config.RuntimeConfig):
     )
     patience: int | None = config.flag(
         None,
-        "End a method at the first evaluation this number of rounds or more after its "
-        "best one on the validation clients; for --keep=best. Its last round may then "
-        "lack --train_top1.",
+        "End a method that for this number of rounds has had no better evaluation on "
+        "the validation clients; for --keep=best. Its last round may then lack "
+        "--train_top1.",
         low=1,
     )
     rounds_per_checkpoint: int = launch.checkpoints(25)

@@ -62,7 +62,7 @@ class Config(train.Config):
     )
     gpus: tuple[str, ...] = config.flag(
         (),
-        "Numbers of the GPUs to use: each running search run gets one.",
+        "Numbers of the GPUs to use: each run gets one.",
         decides=False,
     )
 

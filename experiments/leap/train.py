@@ -146,15 +146,16 @@ class Config(runtime_config.DeviceConfig):
         "23400,46800,62400 in the paper.",
         low=1,
     )
-    momentum: float = config.flag(0.9, "Of SGD.", low=0.0, high=1.0)
+    momentum: float = config.flag(0.9, "Momentum of SGD.", low=0.0, high=1.0)
     nesterov: bool = config.flag(True, "Whether the momentum is Nesterov's.")
     weight_decay: float = config.flag(
-        5e-4, "Weight decay: times a weight, it is added to the gradient.", low=0.0
+        5e-4, "Weight decay: this times a weight is added to its gradient.", low=0.0
     )
     augmentation: str = config.flag(
         "none",
-        "Augmentation of training images: mirrored and shifted by up to 4 pixels; "
-        "or also flipped upside down and rotated by up to 15 degrees.",
+        "Augmentation of training images: `flip_crop` mirrors half and shifts all by "
+        "up to 4 pixels; `flips_crop_rotation` also turns half upside down and rotates "
+        "all by up to 15 degrees.",
         choices=augmentation.AUGMENTATIONS,
     )
     rounds_per_evaluation: int = config.flag(
