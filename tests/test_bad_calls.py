@@ -83,9 +83,9 @@ def examples(images=IMAGES, labels=LABELS):
     return tf.data.Dataset.from_tensor_slices({"image": images, "label": labels})
 
 
-def clients(*found, state=None):
+def clients(*found, state=None, method="fedss"):
     """A round of the toy problem; what is no mapping of a client are its examples."""
-    process = toy.build()
+    process = toy.build(method)
     state = process.initialize() if state is None else state
     return process.next(state, list(found))
 
@@ -287,6 +287,10 @@ CALLS = [
     (
         lambda: clients(client(labels=[0, -1, 2])),
         r"Client 0 of 1 failed: \[labels outside of 0..12:\] \[-1\]",
+    ),
+    (
+        lambda: clients(client(labels=[0, 1, 13]), method="pos_only"),
+        r"Client 0 of 1 failed: \[labels outside of 0..12:\] \[13\]",
     ),
     # Data, tasks and runs
     (lambda: from_arrays({}, PAIR), "the number of clients=0 must be at least 1"),

@@ -228,7 +228,8 @@ def split(
             ),
         ]
     ):
-        return positives, num_classes - num_positives
+        # Both, since without negatives nothing reads the number of the others.
+        return tf.identity(positives), num_classes - num_positives
 
 
 def draw_others(

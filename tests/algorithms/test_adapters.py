@@ -167,6 +167,10 @@ def test_zeroing_around_noise():
         adapters.WrappedRowsFactory(
             WRAPPERS["clip"], adapters.UnionRowsFactory(UNIFORM, 6)
         ),
+        adapters.WrappedRowsFactory(
+            WRAPPERS["clip"],
+            aggregation.PhiAndRowsFactory(UNIFORM, aggregation.SparseRowsFactory()),
+        ),
     ],
 )
 def test_what_ignores_weights_says_so(factory):

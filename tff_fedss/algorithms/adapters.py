@@ -4,7 +4,7 @@ A client's delta of W is `aggregation.SparseRows`: integer keys, and rows that b
 different classes at different clients. No factory of `tff.aggregators` takes it. Each
 adapter wraps one of TFF's and is a `rows_aggregator` of `ServerUpdate` (over
 `SparseRows`: W alone) or a `joint_aggregator` (over `aggregation.ModelDelta`: phi and
-rows as one value, with one norm):
+rows as one value, with one norm; not ScatteredRowsFactory):
 
 | adapter                          | TFF's factory              | a client sends     |
 |----------------------------------|----------------------------|--------------------|

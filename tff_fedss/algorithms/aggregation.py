@@ -195,13 +195,13 @@ class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
     """
 
     def __init__(self, phi: Factory, w: Factory):
-        self._phi = weighted(phi)
-        self._w = weighted(w)
+        self.parts = phi, w
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """Creates a process over `ModelDelta`."""
-        phi = self._phi.create(value_type.phi, weight_type)
-        w = self._w.create(value_type.w, weight_type)
+        of_phi, of_w = map(weighted, self.parts)
+        phi = of_phi.create(value_type.phi, weight_type)
+        w = of_w.create(value_type.w, weight_type)
 
         def both(of_phi, of_w):
             return tff.federated_zip(collections.OrderedDict(phi=of_phi, w=of_w))
@@ -253,11 +253,11 @@ def weighted(factory: Factory) -> tff.aggregators.WeightedAggregationFactory:
 
 
 def uses_weights(factory: Factory) -> bool:
-    """Returns whether weights count: of an adapter, whether its inner one's do."""
+    """Returns whether weights count: of an adapter, whether those inside do."""
     inner = getattr(factory, "inner", None)
-    return isinstance(factory, tff.aggregators.WeightedAggregationFactory) and (
-        inner is None or uses_weights(inner)
-    )
+    parts = getattr(factory, "parts", () if inner is None else (inner,))
+    is_weighted = isinstance(factory, tff.aggregators.WeightedAggregationFactory)
+    return is_weighted and all(map(uses_weights, parts))
 
 
 def check_factory(name: str, factory: Any) -> Factory:

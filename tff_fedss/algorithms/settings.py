@@ -159,7 +159,8 @@ class ServerUpdate:
             client without examples, or with a rejected update, has weight 0 (in an
             unweighted factory, zero values).
         after_step: Maps W, float32[n, d], to the round's final W and scalar metrics by
-            name: a server regularization, such as FedAwS's.
+            name, other names than `finalize_metrics` has: a server regularization, such
+            as FedAwS's.
         learning_rate_fn: As in `ClientTraining`, for this optimizer.
     """
 

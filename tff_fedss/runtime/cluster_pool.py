@@ -12,7 +12,7 @@ from typing import Any
 
 from absl import logging
 
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_range
 from tff_fedss.runtime import cluster_actor, cluster_machines
 from tff_fedss.runtime.errors import WorkerError
 
@@ -84,6 +84,8 @@ class Pool:
         clients_per_gpu: int,
         precision: Mapping[str, bool],
     ):
+        if num_actors is not None:
+            check_range("num_actors", num_actors, 1, whole=True)
         if gpus_per_actor is not None and gpus_per_actor > 1 and gpus_per_actor % 1:
             raise InvalidInputError(
                 f"gpus_per_actor={gpus_per_actor:g} must be whole, or at most 1."

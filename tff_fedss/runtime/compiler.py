@@ -101,6 +101,8 @@ def optimize(
 
     Feeds are all of placeholders; `init_op` runs before, if it is not "".
     """
+    if not fetches:  # Grappler would print an error.
+        return graph_def
     dtypes = {
         f"{node.name}:0": node.attr["dtype"].type
         for node in graph_def.node

@@ -280,7 +280,7 @@ class InProcessContext(tff.framework.SyncContext):
         """
         if clients_per_device is not None:
             check_range("clients_per_device", clients_per_device, 1, whole=True)
-        check_range("default_num_clients", default_num_clients, 0)
+        check_range("default_num_clients", default_num_clients, 0, whole=True)
         gpus.let_memory_grow(tf.config.list_physical_devices("GPU"))
         # On a GPU it would transpose each image before a convolution and back before
         # the following normalization. It does nothing on CPUs.
