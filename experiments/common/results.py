@@ -166,10 +166,14 @@ class Run:
         return sum(row.get(key, 0.0) for row in self.speed for key in seconds) / 3600
 
     @property
+    def outcomes(self) -> dict[str, dict]:
+        """The outcomes of done.json by method; empty if there are none."""
+        return (self.result or {}).get("outcomes") or {}
+
+    @property
     def has_collapsed(self) -> bool:
         """Whether it ended with collapsed features, or at chance."""
-        outcomes = (self.result or {}).get("outcomes") or {}
-        return any(outcome.get("collapsed", False) for outcome in outcomes.values())
+        return any(own.get("collapsed", False) for own in self.outcomes.values())
 
     @property
     def last_line(self) -> str:

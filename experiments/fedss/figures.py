@@ -447,8 +447,7 @@ def _start(run: results.Run) -> tuple:
     weights = _load_weights(run)
     if weights is None:
         return ()
-    outcome = (run.result or {}).get("outcomes", {}).get(run.name, {})
-    kept = outcome.get("kept_round", run.rounds_done)
+    kept = run.outcomes.get(run.name, {}).get("kept_round", run.rounds_done)
     title = f"{METHODS[run.name].title} after round {kept}"
     return tff.learning.models.ModelWeights(weights, []), title
 

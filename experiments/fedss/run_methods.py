@@ -90,12 +90,11 @@ def load(
     best = dataclasses.replace(config, keep="best", validation_share=share)
     if config.on_validation:
         return best, run_parts.load_dataset(best), None, []
-    asked_for = (config.keep, config.patience, config.validation_share)
-    is_asked_for = any(value is not None for value in asked_for)
+    is_asked_for = config.keep is not None or config.patience is not None
     try:
         dataset = run_parts.load_dataset(best)
         validation = dataset.on_validation()
-        if is_asked_for:
+        if is_asked_for or config.validation_share is not None:
             return best, dataset, validation, []
         if dataset.num_clients + 1 < _FEWEST_CLIENTS:
             why = f"there are fewer than {_FEWEST_CLIENTS} clients"
@@ -108,7 +107,7 @@ def load(
             )
             return best, dataset, validation, [line]
     except splits.NoValidationError as error:
-        if (config.keep, config.patience) != (None, None):
+        if is_asked_for:
             raise
         why = str(error).rstrip(".")
     return last, run_parts.load_dataset(last), None, [f"--keep=last: {why}."]

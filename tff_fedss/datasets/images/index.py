@@ -235,9 +235,9 @@ def _table_of(source: sources.Source) -> str | None:
         raise InvalidInputError(f"{source.label}: found {top}; expected one of them.")
     if not top:
         return None
-    folder = top[0].removesuffix(top[0].rpartition("/")[2])
-    outside = [name for name in source.names if not name.startswith(folder)]
-    if image := next(filter(formats.is_image_name, outside), None):
+    folder = "".join(top[0].rpartition("/")[:2])
+    images = filter(formats.is_image_name, source.names)
+    if image := next((name for name in images if not name.startswith(folder)), None):
         raise InvalidInputError(
             f"{source.label}: {top[0]} must be above all images, such as {image}: move "
             "or rename it."
