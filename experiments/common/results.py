@@ -31,6 +31,8 @@ LATE = 0.75
 _MEASUREMENT = frozenset(
     {"rounds_per_evaluation", "epochs_per_evaluation", "train_top1"}
 )
+# Flags that change last digits only, and that a --cell sets by the machine.
+_MACHINE = frozenset({"deterministic"})
 
 
 @dataclasses.dataclass(frozen=True)
@@ -246,10 +248,10 @@ def check_comparable(
             the pretrained model; it names them.
     """
     for own in cells.values():
-        _check(own, {"seed"}, "runs of a cell differ in --seed alone")
+        _check(own, {"seed", *_MACHINE}, "runs of a cell differ in --seed alone")
     runs = [run for own in cells.values() for run in own]
     of_cells = runs[0].kind.cell_flags if runs else ()
-    free = {"seed", *of_cells, *_MEASUREMENT, *may_differ}
+    free = {"seed", *of_cells, *_MEASUREMENT, *_MACHINE, *may_differ}
     _check(runs, free, "one table cannot hold both", {*may_differ} - {*of_cells})
 
 

@@ -182,6 +182,7 @@ def with_data(count, digest="a"):
         ({},),
         ({}, {}, {}),
         ({}, {"flags": {"data_dir": "/elsewhere"}}),
+        ({}, {"flags": {"deterministic": "true"}}),
         ({"flags": {"pretrained": "a"}}, {"flags": {"pretrained": "b"}}),
         ({"origin": with_data(7)}, {}, {"origin": with_data(7)}),
         ({"origin": {}}, {"origin": with_data(7)}),
