@@ -214,15 +214,8 @@ def mlp(
         A Keras model from float32[examples, v] to float32[examples, d]. All of its
         weights are trainable.
     """
-    glorot = tf.keras.initializers.GlorotUniform
+    layers = Layers(seed, seeds_per_network=2)
     vectors = tf.keras.Input(example_shape, name="vectors")
-    hidden = tf.keras.layers.Dense(
-        256, "relu", kernel_initializer=glorot(2 * seed), name="hidden"
-    )(vectors)
-    embedding = tf.keras.layers.Dense(
-        embedding_dim,
-        kernel_initializer=glorot(2 * seed + 1),
-        name="embedding",
-        dtype=FLOAT32,
-    )(hidden)
+    hidden = layers.dense(vectors, 256, "relu", name="hidden")
+    embedding = layers.dense(hidden, embedding_dim, name="embedding")
     return tf.keras.Model(vectors, embedding, name="mlp")
