@@ -43,21 +43,12 @@ def has_clients(type_spec: tff.Type) -> bool:
     )
 
 
-def type_of_clients(type_spec: tff.Type) -> tff.Type:
-    """Returns a type of arguments with empty tuples for the server's parts."""
-    return _type_without(tff.SERVER, type_spec)
-
-
-def type_of_server(type_spec: tff.Type) -> tff.Type:
-    """Returns a type of arguments with empty tuples for the clients' parts."""
-    return _type_without(tff.CLIENTS, type_spec)
-
-
-def _type_without(placement: Any, type_spec: tff.Type) -> tff.Type:
+def type_without(placement: Any, type_spec: tff.Type) -> tff.Type:
+    """Returns a type of arguments with empty tuples for the parts at a placement."""
     if isinstance(type_spec, tff.StructType):
         return tff.StructType(
             [
-                (name, _type_without(placement, element))
+                (name, type_without(placement, element))
                 for name, element in tff.structure.iter_elements(type_spec)
             ]
         )
@@ -67,14 +58,14 @@ def _type_without(placement: Any, type_spec: tff.Type) -> tff.Type:
 
 
 def of_server(value: Any, type_spec: tff.Type) -> Any:
-    """Returns an argument of `type_of_server`, from one with the clients' values."""
+    """Returns an argument with empty tuples for the clients' parts."""
     return _mapped(
         value, type_spec, lambda v, t: v if t.placement is tff.SERVER else ()
     )
 
 
 def of_clients(value: Any, type_spec: tff.Type, clients: slice) -> Any:
-    """Returns an argument of `type_of_clients`, of some of the clients."""
+    """Returns an argument of some clients, with empty tuples for the server's parts."""
     return _mapped(
         value,
         type_spec,
@@ -117,10 +108,6 @@ def _mapped(
     if isinstance(type_spec, tff.StructType):
         return tff.structure.Struct(
             (name, _mapped(element, element_type, function))
-            for element, (name, element_type) in zip(
-                values.elements(value, type_spec),
-                tff.structure.iter_elements(type_spec),
-                strict=True,
-            )
+            for name, element, element_type in values.elements(value, type_spec)
         )
     return value

@@ -120,9 +120,11 @@ class _Cutter:
             self._parameter in program.names_in(block)
             for block in (self._result, *(self._locals[name] for name in work))
         )
-        clients = arguments.type_of_clients(self._type)
+        clients = arguments.type_without(tff.SERVER, self._type)
         return Cut(
-            serve=self._computation(arguments.type_of_server(self._type), served),
+            serve=self._computation(
+                arguments.type_without(tff.CLIENTS, self._type), served
+            ),
             prepare=self._computation(
                 clients, [_struct(keys), _struct(map(self._reference, kept))]
             )

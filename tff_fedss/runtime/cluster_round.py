@@ -219,7 +219,7 @@ class Round:
             parameter_type = self._computation.parameter_type
             clients = frozen.freeze(
                 arguments.of_clients(self._arg, parameter_type, part.clients),
-                arguments.type_of_clients(parameter_type),
+                arguments.type_without(tff.SERVER, parameter_type),
                 client_fn,
             )
             return cluster_actor.Part(self._round_key, part.index, clients)

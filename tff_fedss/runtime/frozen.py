@@ -62,11 +62,7 @@ def freeze(
     if isinstance(type_spec, tff.StructType):
         return tuple(
             freeze(element, element_type, client_fn)
-            for element, (_, element_type) in zip(
-                values.elements(value, type_spec),
-                tff.structure.iter_elements(type_spec),
-                strict=True,
-            )
+            for _, element, element_type in values.elements(value, type_spec)
         )
     if isinstance(type_spec, tff.SequenceType):
         if isinstance(value, values.SequenceValue):

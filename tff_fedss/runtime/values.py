@@ -93,11 +93,7 @@ class Converter:
         if isinstance(type_spec, tff.StructType):
             return tuple(
                 self._part(name, element, element_type, num_clients)
-                for element, (name, element_type) in zip(
-                    elements(value, type_spec),
-                    tff.structure.iter_elements(type_spec),
-                    strict=False,
-                )
+                for name, element, element_type in elements(value, type_spec)
             )
         if isinstance(type_spec, tff.SequenceType):
             return _sequence_from_python(value, type_spec)
@@ -202,8 +198,13 @@ def check_type(fits: bool, what: str, expected: Any, found: Any) -> None:
         raise TypeError(f"Expected a value of {what} {expected}, found {found}.")
 
 
-def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
-    """Returns a container's elements in the order of its type; TypeError if others."""
+def elements(
+    value: Any, type_spec: tff.StructType
+) -> list[tuple[str | None, Any, tff.Type]]:
+    """Returns (name, element, its type) of a container, in the order of its type.
+
+    Raises TypeError if it has other elements.
+    """
     if not isinstance(value, tff.structure.Struct):
         try:
             value = tff.structure.from_container(value)
@@ -213,12 +214,14 @@ def elements(value: Any, type_spec: tff.StructType) -> list[Any]:
     fits = len(found) == len(type_spec)
     names = [name or "a value" for name, _ in found]
     check_type(fits, "type", type_spec, names)
-    for (name, _), (expected, _) in zip(
-        found, tff.structure.iter_elements(type_spec), strict=False
+    result = []
+    for (name, element), (expected, element_type) in zip(
+        found, tff.structure.iter_elements(type_spec), strict=True
     ):
         fits = name is None or expected is None or name == expected
         check_type(fits, f"name '{expected}' in", type_spec, f"'{name}'")
-    return [element for _, element in found]
+        result.append((expected, element, element_type))
+    return result
 
 
 def pack(
