@@ -205,11 +205,6 @@ def _public(
     return train[np.isin(index.labels[train], chosen)]
 
 
-def check_validation(share: float, on_validation: bool) -> None:
-    """Checks the share of validation clients: above 0 if they are measured on."""
-    check_range("validation_share", share, 0, 1, above=on_validation)
-
-
 def choose_validation(
     num_clients: int, share: float, rng: np.random.Generator
 ) -> np.ndarray:
@@ -266,7 +261,7 @@ def hold_out_clients(
         The data set without these clients. n and the labels are the same: a class that
         only they have keeps its row of W.
     """
-    check_validation(validation_share, on_validation)
+    check_range("validation_share", validation_share, 0, 1, above=on_validation)
     if not validation_share:
         return dataset
     everyone = dataset.train.client_ids

@@ -135,13 +135,7 @@ def to_split(train: Listing, partition: partitions.Partition) -> split_csv.Split
     return split_csv.Split(
         [train.image_ids[row] for row in partition.order],
         train.labels[partition.order],
-        [
-            client_id
-            for client_id, size in zip(
-                partition.client_ids, partition.sizes, strict=True
-            )
-            for _ in range(size)
-        ],
+        np.repeat(partition.client_ids, partition.sizes).tolist(),
     )
 
 

@@ -17,7 +17,7 @@ from tff_fedss.datasets.federated import partitioners, partitions
 from tff_fedss.datasets.federated.dataset import FederatedDataset, HeldOut
 from tff_fedss.datasets.federated.preprocessing import Preprocessing, decode_image
 from tff_fedss.datasets.images import index, layout, resized
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_range
 
 # Separates these draws from others with the same seed.
 _PHILOX_STREAM = int.from_bytes(b"images..", "big")
@@ -78,7 +78,7 @@ def load(
         The data set, see `federated_dataset`. Classes that clients may have are
         numbered in the order of their names.
     """
-    splits.check_validation(validation_share, on_validation)
+    check_range("validation_share", validation_share, 0, 1, above=on_validation)
     rng = partitions.generator(seed, _PHILOX_STREAM)
     chosen = splits.hold_out(
         images,
