@@ -132,7 +132,6 @@ class SampledClasses(ClassSetBuilder):
         permanent_seed: tf.Tensor | None = None,
     ) -> ClassSet:
         """Draws negatives, given P_k, ascending, and n - |P_k|; seeds as in `build`."""
-        del permanent_seed
         negatives = draw_others(
             positives,
             others,
@@ -182,7 +181,6 @@ class PopularClasses(SampledClasses):
 
     def draw(self, positives, others, seed, permanent_seed=None) -> ClassSet:
         """Draws the negatives, see the base class."""
-        del permanent_seed
         none = tf.zeros_like(positives, tf.float64)
         weights = tf.tensor_scatter_nd_update(
             tf.constant(self._popularity), positives[:, tf.newaxis], none
@@ -321,7 +319,6 @@ class AllClasses(ClassSetBuilder):
 
     def build(self, labels, seed, permanent_seed=None) -> ClassSet:
         """Returns the set of all classes; nothing is drawn."""
-        del seed, permanent_seed
         keys, everything = tf.range(self.num_classes), tf.ones([self.size], tf.bool)
         return ClassSet(
             keys,

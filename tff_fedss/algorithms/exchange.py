@@ -132,7 +132,6 @@ def send_all(w_spec: tf.TensorSpec) -> Exchange:
     """Builds the exchange that sends all of W to clients that train some rows."""
 
     def send(w, sets):
-        del sets
         return tff.federated_broadcast(w)
 
     def receive(w, class_set):

@@ -191,16 +191,13 @@ class _Partition:
 
     @property
     def num_clients(self) -> int:
-        """The number of clients."""
         return len(self._bijections) * self._per_replica
 
     @property
     def max_classes(self) -> int:
-        """The largest number of classes of a client."""
         return int(np.diff(self._cuts).max())
 
     def num_classes(self, client: int) -> int:
-        """The number of classes of a client."""
         _, start, stop = self._cut(client)
         return stop - start
 
@@ -249,12 +246,10 @@ class _GlyphClientData(ArrayClientData):
         return client
 
     def positives(self, client_id: str) -> np.ndarray:
-        """P_k, the sorted distinct labels of a client, int32[|P_k|]."""
         return self.partition.classes(self.position(client_id))
 
     @property
     def max_positives(self) -> int:
-        """The largest |P_k|."""
         return self.partition.max_classes
 
     def num_examples(self, client_id: str) -> int:
@@ -263,7 +258,6 @@ class _GlyphClientData(ArrayClientData):
         return int(counts.sum())
 
     def client_arrays(self, client_id: str) -> Arrays:
-        """Returns the images and labels of a client."""
         return self._kept(self.position(client_id))
 
     def _counts(self, client: int) -> tuple[np.random.Generator, np.ndarray]:

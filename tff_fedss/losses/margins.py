@@ -50,7 +50,6 @@ class Margin(NamedTuple):
 
 def no_margin(cosines: tf.Tensor, size: float) -> tf.Tensor:
     """cos(theta)."""
-    del size
     return cosines
 
 

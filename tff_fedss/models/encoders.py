@@ -63,7 +63,6 @@ class LstmEncoder:
 
     def __call__(self, inputs, carry, training):
         """Returns h and the next carry."""
-        del training
         tokens = inputs["tokens"]
         embedded = tf.unstack(tf.gather(self._words, tokens), axis=1)
         state = [inputs["keep"] * tf.convert_to_tensor(part) for part in carry]
@@ -102,7 +101,6 @@ class SparseEncoder:
 
     def __call__(self, inputs, carry, training):
         """Returns h and the next carry."""
-        del training
         terms = inputs["values"][:, tf.newaxis] * tf.gather(
             self._weights, inputs["ids"]
         )

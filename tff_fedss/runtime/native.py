@@ -48,7 +48,6 @@ class _Channel:
 
     def subscribe(self, callback: Any, try_to_connect: bool = False) -> None:
         """Does nothing."""
-        del callback, try_to_connect
 
 
 class _Worker:

@@ -113,7 +113,6 @@ class ThresholdPace:
 
     def at(self, epoch, losses, clusters) -> tuple[float, float]:
         """Returns lambda and gamma of an epoch."""
-        del losses, clusters
         with np.errstate(over="ignore"):
             return (
                 float(self.easiness * np.float64(self.easiness_growth) ** epoch),

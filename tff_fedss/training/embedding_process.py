@@ -106,7 +106,6 @@ class EmbeddingProcess:
         The student's steps are ignored. Raises RunStoppedError if the process
         has ended.
         """
-        del num_steps
         self._ensure_clusters()
         with self._locked():
             progress = self._shared.progress.array.copy()

@@ -53,11 +53,11 @@ class Layout:
     """
 
     files: np.ndarray
-    class_names: list[str] | None
-    labels: np.ndarray | None
-    client_names: list[str] | None
-    clients: np.ndarray | None
-    splits: np.ndarray | None
+    class_names: list[str] | None = None
+    labels: np.ndarray | None = None
+    client_names: list[str] | None = None
+    clients: np.ndarray | None = None
+    splits: np.ndarray | None = None
     note: str = ""
 
 
@@ -86,13 +86,13 @@ def from_folders(
             f"{_EXPECTED}, an image ending in {', '.join(formats.SUFFIXES)}."
         )
     if folders == "none":
-        return _without_labels(used)
+        return Layout(np.array(used, np.int64))
     # There are few different folders; the work below is done once for each.
     of_image = [names[k].rpartition("/")[0] for k in used]
     parts = {folder: tuple(folder.split("/")) for folder in dict.fromkeys(of_image)}
     if "" in parts:
         if len(parts) == 1 and not needs_labels:
-            return _without_labels(used)
+            return Layout(np.array(used, np.int64))
         first = next(names[k] for k in used if "/" not in names[k])
         expected = f"expected {_EXPECTED}, or, for no classes, folders=none"
         raise InvalidInputError(f"{source}: {first} is not in a folder; {expected}.")
@@ -129,10 +129,6 @@ def from_folders(
         splits if (splits != TRAIN).any() else None,
         "; ".join(notes),
     )
-
-
-def _without_labels(used: list[int]) -> Layout:
-    return Layout(np.array(used, np.int64), None, None, None, None, None)
 
 
 def _without_shared(parts: dict[str, tuple]) -> dict[str, tuple]:

@@ -109,7 +109,6 @@ class _Records(sources.Source):
         self._index, self.part = index, image_key
 
     def read(self, number: int) -> bytes:
-        """See the base class."""
         features = records.parsed(self._index.read(number))
         return records.value(features, self.part, "bytes_list")
 
