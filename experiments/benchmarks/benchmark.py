@@ -112,7 +112,6 @@ def main(config: Config) -> None:
             seconds=config.seconds,
             log_dir=log_dir,
             nudged=contest.NUDGED,
-            say=lambda line: print(line, flush=True),
         )
         table.write(
             output_dir,
@@ -131,7 +130,7 @@ def _names(config: Config) -> list[str]:
     names = [contest.REFERENCE, contest.NUDGED]
     for name in config.contenders:
         with naming("--contenders"):
-            contest.parse_name(name, contest.CONTENDERS)
+            contest.parse_name(name)
         if name not in names:
             names.append(name)
     return names

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from multiprocessing import connection
 
 import numpy as np
@@ -127,16 +127,14 @@ class Process:
         workload: Workload,
         options: Mapping[str, str],
         log: pathlib.Path,
-        timeout: float,
     ):
         """Starts it and waits until it has its data.
 
         Args:
             options: Its options, and `checkout`: a folder with another version of this
                 project that has the contender.
-            timeout: Seconds that a reply may take.
         """
-        self._log, self._timeout = log, timeout
+        self._log = log
         options = {**entry.options, **options}
         checkout = options.pop("checkout", str(ROOT))
         if not entry.python.exists():
@@ -176,13 +174,13 @@ class Process:
         """
         with contextlib.suppress(OSError):  # The reply has more information.
             self._connection.send(command)
-        deadline = time.monotonic() + self._timeout
+        deadline = time.monotonic() + _TIMEOUT
         while not self._connection.poll(0.2):
             if self._process.poll() is not None and not self._connection.poll():
                 # Its children may keep the connection open after its end.
                 raise ContenderError(f"died: {self._last_words()}")
             if time.monotonic() > deadline:
-                raise ContenderError(f"no answer in {self._timeout:.0f} s")
+                raise ContenderError(f"no answer in {_TIMEOUT:.0f} s")
         try:
             reply = self._connection.recv()
         except (EOFError, OSError):
@@ -232,12 +230,9 @@ def run(
     repeats: int,
     seconds: float = 0.0,
     log_dir: pathlib.Path,
-    timeout: float = _TIMEOUT,
     nudged: str | None = None,
-    say: Callable[[str], None] = print,
-    contenders: Mapping[str, Entry] | None = None,
 ) -> list[Result]:
-    """Measures contenders on one workload.
+    """Measures contenders on one workload, and prints lines of progress.
 
     Args:
         names: The contenders: "name" or "name:option=value:option=value". The first is
@@ -246,16 +241,12 @@ def run(
         seconds: Short rounds are repeated for this time, all contenders' together, but
             at most `MOST_REPEATS` times.
         log_dir: The folder of the contenders' output.
-        timeout: Seconds that an answer may take.
         nudged: The name, the second, of the reference with initial weights one float32
             step away. Ten times its differences are also allowed.
-        say: Called with lines of progress.
-        contenders: Contenders by name; by default `CONTENDERS`.
 
     Returns:
         A result for each name, in their order.
     """
-    contenders = CONTENDERS if contenders is None else contenders
     results = {name: Result(name, workload) for name in names}
     processes: dict[str, Process] = {}
     check = _Check(names[0], nudged)
@@ -266,7 +257,7 @@ def run(
             yield
         except ContenderError as error:
             results[name].status, results[name].note = "failed", str(error)
-            say(f"  {name}: failed: {error}")
+            print(f"  {name}: failed: {error}", flush=True)
             if name in processes:
                 processes.pop(name).kill()
             if name == names[0]:
@@ -275,20 +266,20 @@ def run(
     try:
         for name in names:
             result = results[name]
-            entry, options = parse_name(name, contenders)
+            entry, options = parse_name(name)
             if workload.algorithm not in entry.algorithms:
                 result.status, result.note = "none", "not implemented"
                 continue
             with reporting(name):
                 log = log_dir / f"{_file_name(workload, name)}.log"
-                process = Process(entry, workload, options, log, timeout)
+                process = Process(entry, workload, options, log)
                 processes[name] = process
                 reply = process.ask("build")
                 result.build_seconds = reply["seconds"]
                 result.note = reply["settings"]
                 result.first_seconds = process.ask("round")["seconds"]
                 check(result, process)
-                say(f"  {name}: {_checked(result)}")
+                print(f"  {name}: {_checked(result)}", flush=True)
         begun = time.monotonic()
         for i in range(max(repeats, MOST_REPEATS)):
             if i >= repeats and time.monotonic() - begun > seconds:
@@ -298,7 +289,7 @@ def run(
                     results[name].seconds.append(
                         processes[name].ask("round")["seconds"]
                     )
-            say(f"  round {i + 1} done by all")
+            print(f"  round {i + 1} done by all", flush=True)
             if i + 1 != repeats:
                 continue
             # Not later: rounding errors grow without bound.
@@ -306,7 +297,7 @@ def run(
                 with reporting(name):
                     check(results[name], processes[name])
                     if results[name].status != "ok":
-                        say(f"  {name}: {_checked(results[name])}")
+                        print(f"  {name}: {_checked(results[name])}", flush=True)
         for name in list(processes):
             with reporting(name):
                 results[name].peak_mib = processes[name].peak_mib()
@@ -318,22 +309,20 @@ def run(
     return list(results.values())
 
 
-def parse_name(
-    name: str, contenders: Mapping[str, Entry]
-) -> tuple[Entry, dict[str, str]]:
+def parse_name(name: str) -> tuple[Entry, dict[str, str]]:
     """Splits "name:option=value:..." and looks the name up.
 
     Raises:
         ValueError: If there is no such contender or an option has no value.
     """
     base, *options = name.split(":")
-    if base not in contenders:
+    if base not in CONTENDERS:
         raise ValueError(
-            f"no contender {base!r}: expected one of {', '.join(contenders)}"
+            f"no contender {base!r}: expected one of {', '.join(CONTENDERS)}"
         )
     if any("=" not in option for option in options):
         raise ValueError(f"options look like {base}:name=value, found {name!r}")
-    return contenders[base], dict(option.split("=", 1) for option in options)
+    return CONTENDERS[base], dict(option.split("=", 1) for option in options)
 
 
 class _Check:

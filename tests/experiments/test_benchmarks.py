@@ -3,9 +3,11 @@
 import contextlib
 import csv
 import dataclasses
+import io
 import pathlib
 import re
 import types
+from unittest import mock
 
 import numpy as np
 import pandas as pd
@@ -27,16 +29,14 @@ _FAKES = {
 }
 
 
-def _run(tmp_path, names, reference="reference", **kwargs):
-    lines = []
-    defaults = dict(
-        repeats=3,
-        timeout=60,
-        log_dir=tmp_path,
-        say=lines.append,
-        contenders=_FAKES,
-    )
-    results = contest.run(_WORKLOAD, [reference, *names], **defaults | kwargs)
+def _run(tmp_path, names, reference="reference", timeout=60, fakes=_FAKES, **kwargs):
+    options = dict(repeats=3, log_dir=tmp_path) | kwargs
+    with (
+        mock.patch.multiple(contest, CONTENDERS=fakes, _TIMEOUT=timeout),
+        contextlib.redirect_stdout(io.StringIO()) as output,
+    ):
+        results = contest.run(_WORKLOAD, [reference, *names], **options)
+    lines = output.getvalue().splitlines()
     return dict(zip(names, results[1:], strict=True)), lines
 
 
@@ -126,8 +126,8 @@ def test_a_contender_that_hangs_is_given_up(tmp_path):
 
 
 def test_without_the_reference_nobody_counts_as_checked(tmp_path):
-    contenders = {**_FAKES, "reference": _FAKES["absent"]}
-    results, _ = _run(tmp_path, ["fake"], contenders=contenders)
+    fakes = {**_FAKES, "reference": _FAKES["absent"]}
+    results, _ = _run(tmp_path, ["fake"], fakes=fakes)
     assert results["fake"].status == "WRONG"
     results, _ = _run(tmp_path, ["fake"], "reference:how=dies")
     assert results["fake"].note.startswith("not checked, as the reference failed")
@@ -241,7 +241,6 @@ def test_all_contenders_compute_the_same(tmp_path, model):
         [reference, contest.NUDGED, *others],
         nudged=contest.NUDGED,
         repeats=1,
-        timeout=600,
         log_dir=tmp_path,
     )
     assert {r.contender: (r.status, r.note) for r in results if r.status != "ok"} == {}
