@@ -71,7 +71,7 @@ def collect(programs: Mapping[str, str]) -> dict[str, Any]:
         own = program.flags_of(defaults, paper)
         docstring = importlib.import_module(module).__doc__
         found[command] = {
-            "help": program.help_of(docstring, own),
+            "help": config.help_of(docstring, own),
             "takes_arguments": options.get("takes_arguments", False),
             "flags": {name: _plain(flag) for name, flag in own.items()},
             "paper": paper,
@@ -114,7 +114,7 @@ def answer(said: Mapping[str, Any], command: str, arguments: Sequence[str]) -> N
     app.define_help_flags()
     config.define(program["flags"], flags.FLAGS)
     given = [command, *arguments]
-    rest = config.parse_arguments(flags.FLAGS, given, program["takes_arguments"])
+    rest = config.parse_arguments(given, program["takes_arguments"])
     try:
         tables_of = said["tables"].__getitem__
         if program["paper"] is not None and flags.FLAGS["cell"].value is not None:

@@ -238,17 +238,18 @@ def parse(defaults: _ConfigT, *arguments: str) -> _ConfigT:
     return dataclasses.replace(defaults, **read(own_flags, flag_values))
 
 
-def help_of(own_flags: Mapping[str, Flag]) -> list[str]:
-    """Writes the flags' texts of --help, one for each topic."""
+def help_of(docstring: str | None, own_flags: Mapping[str, Flag]) -> str:
+    """Returns the docstring of a program and its flags, by topic."""
     own = own_flags.values()
     by_topic = {"Flags": sorted((f for f in own if not f.group), key=lambda f: f.name)}
     for declared in filter(lambda f: f.group, own):
         by_topic.setdefault(declared.group, []).append(declared)
-    return [
+    topics = [
         "\n".join([f"{topic}:", *map(_help_of, members)])
         for topic, members in by_topic.items()
         if members
     ]
+    return "\n\n".join([(docstring or "").strip(), *topics])
 
 
 def _help_of(own: Flag) -> str:
@@ -288,9 +289,7 @@ def asks_for_help(arguments: Sequence[str]) -> bool:
     return bool(_HELP & set(itertools.takewhile(lambda a: a != "--", arguments)))
 
 
-def parse_arguments(
-    flag_values: flags.FlagValues, arguments: Sequence[str], takes_arguments: bool
-) -> Sequence[str]:
+def parse_arguments(arguments: Sequence[str], takes_arguments: bool) -> Sequence[str]:
     """Parses a program's name and flags; returns the name and other arguments.
 
     Raises:
@@ -299,7 +298,7 @@ def parse_arguments(
     """
     try:
         # Deprecated by name only; `app.run` itself uses it.
-        rest = flag_values(arguments)
+        rest = flags.FLAGS(arguments)
     except flags.Error as error:
         fail(error)
     except UnicodeDecodeError as error:

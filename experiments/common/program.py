@@ -4,7 +4,7 @@ import dataclasses
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 from absl import app, flags, logging
@@ -87,16 +87,14 @@ def run(
     runtime.set_in_process_context()
     arguments = sys.argv if argv is None else argv
     if config.asks_for_help(arguments[1:]):
-        config.print_help(help_of(sys.modules["__main__"].__doc__, own))
+        config.print_help(config.help_of(sys.modules["__main__"].__doc__, own))
     # Not at the import, since programs have flags of the same names.
     config.define(own, flags.FLAGS)
     try:
         app.run(
             guarded,
             arguments,
-            flags_parser=lambda given: config.parse_arguments(
-                flags.FLAGS, given, takes_arguments
-            ),
+            flags_parser=lambda given: config.parse_arguments(given, takes_arguments),
         )
     finally:
         for name in own:
@@ -132,8 +130,3 @@ def _set_cell(paper: str) -> None:
     for flag, text in settings.items():
         if not flags.FLAGS[flag].present:
             flags.FLAGS[flag].parse(text)
-
-
-def help_of(docstring: str | None, own: Mapping[str, config.Flag]) -> str:
-    """Returns the docstring of a program and its flags, by topic."""
-    return "\n\n".join([(docstring or "").strip(), *config.help_of(own)])

@@ -138,8 +138,9 @@ def test_what_is_open_is_filled():
 
 
 def test_help_has_topics_and_defaults():
-    text = "\n\n".join(config.help_of(Config(rounds=5).flags()))
+    text = config.help_of("Works.\n", Config(rounds=5).flags())
     assert text == (
+        "Works.\n\n"
         "Flags:\n"
         "  --name=STRING\n      Who.\n\n"
         "Time:\n"

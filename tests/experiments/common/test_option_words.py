@@ -107,7 +107,7 @@ def test_flags_with_words():
     )
     with refused("--dp=gaussian: 'gaussian' needs"):
         config.parse(Config(), "--dp=gaussian")
-    (text,) = config.help_of(Config().flags())
+    text = config.help_of(None, Config().flags())
     assert "--dp=none|gaussian:OPTION=VALUE,..." in text
     assert "--dp=gaussian:noise=1: Noise that is new in each round." in text
     assert (
