@@ -127,16 +127,9 @@ class Table:
                 yield name
 
 
-def table(
-    title: str,
-    cells: list[Cell],
-    results: str,
-    seeds: tuple[int, ...] = (0, 1, 2),
-    **page: Any,
-) -> Table:
-    """Makes a table from a list of cells and the contents of its page."""
-    by_name = {cell.name: cell for cell in cells}
-    return Table(title, by_name, results, seeds, **page)
+def table(title: str, cells: list[Cell], results: str, **others: Any) -> Table:
+    """Makes a table from a list of cells and its other attributes."""
+    return Table(title, {cell.name: cell for cell in cells}, results, **others)
 
 
 def tables_of(paper: str) -> Mapping[tuple[str, str], Table]:

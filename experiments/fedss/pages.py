@@ -69,14 +69,8 @@ def _pairs(cells: Sequence[Cell]) -> tuple:
     )
 
 
-def of_search(
-    title: str,
-    cells: Sequence[Cell],
-    results: str,
-    seeds: tuple[int, ...] = (0, 1, 2),
-    **contents: Any,
-) -> Table:
-    """Makes a table that is not of the paper; see `Table` for its page's contents."""
+def of_search(title: str, cells: Sequence[Cell], results: str, **others: Any) -> Table:
+    """Makes a table that is not of the paper; `others` are attributes of `Table`."""
     names = [cell.settings.get("task", "classification") for cell in cells]
     kinds = [tasks.KINDS[name] for name in dict.fromkeys(names)]
     common = dict(
@@ -86,7 +80,7 @@ def of_search(
         has_late=True,
         no_column="no negatives",
     )
-    return table(title, cells, results, seeds, **common | contents)
+    return table(title, cells, results, **common | others)
 
 
 def of_paper(

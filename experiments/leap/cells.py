@@ -271,14 +271,14 @@ def _cells(
 
 TABLES = {
     ("1", "paper"): table(
-        "LEAP, Table 1", _cells(_PAPER), "leap", (0, 1, 2, 3, 4), **_PAGE
+        "LEAP, Table 1", _cells(_PAPER), "leap", seeds=(0, 1, 2, 3, 4), **_PAGE
     ),
     ("1", "mini"): table("LEAP, Table 1, for 2 cores", _cells(_MINI), "leap", **_PAGE),
     ("noise", "mini"): table(
         "LEAP with wrong labels, for 2 cores",
         _cells(_NOISE, tuple(_TITLES)),
         "leap_noise",
-        (0, 1, 2, 3, 4),
+        seeds=(0, 1, 2, 3, 4),
         **_PAGE,
     ),
 }

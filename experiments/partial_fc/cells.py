@@ -31,16 +31,11 @@ _KIND = results_lib.RunKind(
 _CA_PCC = Metric("ca_pcc", "CA_pcc", ".3f", 1, difference_scale=0)
 # Differences are computed for metrics of the embedding.
 _METRICS = (
-    *(
-        Metric(name, title, ".3f", 1)
-        for name, title in {
-            "tar_at_far": "TAR@FAR=0.001",
-            "pair_accuracy": "pair accuracy",
-            "map_at_r": "MAP@R",
-            "top1": "top-1",
-            "lfw_accuracy": "LFW accuracy",
-        }.items()
-    ),
+    Metric("tar_at_far", "TAR@FAR=0.001", ".3f", 1),
+    Metric("pair_accuracy", "pair accuracy", ".3f", 1),
+    Metric("map_at_r", "MAP@R", ".3f", 1),
+    Metric("top1", "top-1", ".3f", 1),
+    Metric("lfw_accuracy", "LFW accuracy", ".3f", 1),
     Metric("lfw_std", "LFW, std of folds", ".3f", 1, difference_scale=0),
     _CA_PCC,
     Metric("trained_share", "examples with a target", ".3f", 1, difference_scale=0),
@@ -120,7 +115,7 @@ TABLES = {
             for rate in (0.0003, 0.001, 0.003, 0.01)
         ],
         "partial_fc/rates",
-        (0,),
+        seeds=(0,),
         kind=_KIND,
         metrics=(Metric("map_at_r", "MAP@R (%)"),),
         has_late=True,
@@ -144,7 +139,7 @@ TABLES = {
             )
         ],
         "partial_fc/ten_million",
-        (0,),
+        seeds=(0,),
         **_PAGE,
     ),
     ("faces", "paper"): table(
@@ -171,7 +166,7 @@ TABLES = {
             )
         ],
         "partial_fc/faces",
-        (0,),
+        seeds=(0,),
         **_PAGE,
     ),
 }

@@ -76,7 +76,8 @@ def _samplers(
 ) -> Table:
     """A cell for each sampler."""
     cells = [Cell(s, {**common, "sampler": s}, s) for s in samplers]
-    return table(title, cells, f"rf_softmax/{name}", seeds, **_page(common["task"]))
+    page = _page(common["task"])
+    return table(title, cells, f"rf_softmax/{name}", seeds=seeds, **page)
 
 
 def _page(task: str) -> dict[str, Any]:
