@@ -143,15 +143,12 @@ lock() {
 }
 unlock() { exec 9>&-; }
 
-ensure_environment() {
-  if ready; then return; fi
-  lock
-  ready || install
-  unlock
-}
-
 enter_environment() {
-  ensure_environment
+  if ! ready; then
+    lock
+    ready || install
+    unlock
+  fi
   export VIRTUAL_ENV=$venv PATH="$venv/bin:$PATH"
   # TensorFlow 2.15 logs three "errors" at every start; real ones reach Python.
   export TF_CPP_MIN_LOG_LEVEL=${TF_CPP_MIN_LOG_LEVEL:-3}
