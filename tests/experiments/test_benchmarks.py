@@ -64,20 +64,21 @@ def test_a_contender_of_another_checkout(tmp_path):
     assert results["fake"].note == "fake"
 
 
-@pytest.mark.parametrize("how", ["lies", "stops", "nan", "other model", "other loss"])
-def test_a_contender_that_computes_something_else_is_wrong(tmp_path, how):
-    results, lines = _run(tmp_path, [f"fake:how={how}", "fake"])
-    result = results[f"fake:how={how}"]
-    assert result.status == "WRONG"
-    assert any("WRONG" in line for line in lines)
-    assert len(result.seconds) == 3  # Not hidden.
+def test_contenders_that_compute_something_else_are_wrong(tmp_path):
+    hows = ("lies", "stops", "nan", "other model", "other loss")
+    names = [f"fake:how={how}" for how in hows]
+    results, lines = _run(tmp_path, [*names, "fake"])
+    for name in names:
+        assert results[name].status == "WRONG", name
+        assert any(name in line and "WRONG" in line for line in lines), name
+        assert len(results[name].seconds) == 3  # Not hidden.
     assert results["fake"].status == "ok"
-    if how == "lies":  # Nearest to its mark after the first round, of 0.1 w_0.
-        initial = _WORKLOAD.initial_weights().values()
-        length = 0.1 * np.sqrt(sum(np.sum(np.square(w)) for w in initial))
-        assert result.weights_difference == pytest.approx(1 / length, rel=1e-4)
-    if how == "other loss":
-        assert result.loss_difference == pytest.approx(0.1)
+    # Nearest to its mark after the first round, of 0.1 w_0.
+    initial = _WORKLOAD.initial_weights().values()
+    length = 0.1 * np.sqrt(sum(np.sum(np.square(w)) for w in initial))
+    lies, *_, other_loss = (results[name] for name in names)
+    assert lies.weights_difference == pytest.approx(1 / length, rel=1e-4)
+    assert other_loss.loss_difference == pytest.approx(0.1)
 
 
 def test_what_rounding_does_is_not_wrong(tmp_path):
@@ -98,25 +99,23 @@ def test_what_rounding_did_in_any_round_is_not_wrong(tmp_path):
     assert results[other].status == "ok"
 
 
-@pytest.mark.parametrize(
-    "name, reason",
-    [
-        ("fake:how=dies", "out of cheese"),
-        ("fake:how=raises", "no cheese"),
-        ("fake:no_such_option=1", "no_such_option"),
-        ("absent", "--setup_peers"),
-    ],
-)
-def test_a_contender_that_fails_is_reported_and_stops_nobody(tmp_path, name, reason):
-    results, lines = _run(tmp_path, [name, "fake"])
-    assert results[name].status == "failed" and reason in results[name].note
-    assert any(name in line and reason in line for line in lines)
+def test_contenders_that_fail_are_reported_and_stop_nobody(tmp_path):
+    reasons = {
+        "fake:how=dies": "out of cheese",
+        "fake:how=raises": "no cheese",
+        "fake:no_such_option=1": "no_such_option",
+        "absent": "--setup_peers",
+    }
+    results, lines = _run(tmp_path, [*reasons, "fake"])
+    for name, reason in reasons.items():
+        assert results[name].status == "failed" and reason in results[name].note, name
+        assert any(name in line and reason in line for line in lines), name
     assert results["fake"].status == "ok" and len(results["fake"].seconds) == 3
-    if name == "fake:how=dies":  # And leaves no children.
-        log = (tmp_path / "fedavg_cnn_2_fake_how_dies.log").read_text()
-        with contextlib.suppress(psutil.NoSuchProcess):
-            child = psutil.Process(int(re.search(r"child (\d+)", log).group(1)))
-            waiting.wait_until(lambda: not waiting.is_alive(child))
+    # Nor does the one that died leave children.
+    log = (tmp_path / "fedavg_cnn_2_fake_how_dies.log").read_text()
+    with contextlib.suppress(psutil.NoSuchProcess):
+        child = psutil.Process(int(re.search(r"child (\d+)", log).group(1)))
+        waiting.wait_until(lambda: not waiting.is_alive(child))
 
 
 def test_a_contender_that_hangs_is_given_up(tmp_path):
