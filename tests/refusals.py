@@ -13,3 +13,10 @@ def refused(message, error=InvalidInputError):
     with pytest.raises(error, match=message) as caught:
         yield caught
     assert "\n" not in str(caught.value)
+
+
+def message_of(function, *arguments, **options):
+    """The line by which a call is refused."""
+    with refused("") as caught:
+        function(*arguments, **options)
+    return str(caught.value)

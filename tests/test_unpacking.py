@@ -25,6 +25,7 @@ from experiments.common import sources as run_sources
 from tests import hostile_archives, imagenet21k_archive, landmarks_images
 from tests.datasets.images import own_images
 from tests.hostile_archives import HARMLESS, LARGE, REFUSED, REFUSED_TARS, Member
+from tests.refusals import message_of
 from tff_fedss import models, training, unpacking
 from tff_fedss.datasets import images, omniglot, sources
 from tff_fedss.datasets.central import penn_treebank
@@ -138,15 +139,6 @@ def root(tmp_path, monkeypatch, cache):
     return root
 
 
-def _refused(function, *arguments):
-    """The one line by which something is refused."""
-    with pytest.raises(InvalidInputError) as error:
-        function(*arguments)
-    message = str(error.value)
-    assert message and "\n" not in message
-    return message
-
-
 @pytest.mark.parametrize("reader", READERS)
 def test_good_archives_are_read(reader, root):
     assert len(_read(reader, None, root)) >= 2
@@ -161,7 +153,7 @@ def test_archives_of_others(reader, fault, root):
         except InvalidInputError as error:
             assert "\n" not in str(error)
     else:
-        _refused(_read, reader, {**REFUSED, **REFUSED_TARS}[fault], root)
+        message_of(_read, reader, {**REFUSED, **REFUSED_TARS}[fault], root)
         # What was unpacked before the bomb was found is gone.
         cache = root.parent / "cache"
         assert sum(p.stat().st_size for p in cache.rglob("*") if p.is_file()) < 1 << 20
@@ -173,7 +165,7 @@ def test_a_long_list_of_files_is_refused(read, root, monkeypatch):
     monkeypatch.setattr(unpacking, "_LONGEST_LIST", 1 << 20)
     path = root / "x.zip"
     hostile_archives.write_zip(path, hostile_archives.many(20_000)([], root))
-    assert "the list of its files has 1 MiB" in _refused(read, path)
+    assert "the list of its files has 1 MiB" in message_of(read, path)
 
 
 # --- Arrays and models ------------------------------------------------------------
@@ -397,7 +389,7 @@ def test_models_of_others(fault, root):
     write(path)
     before = _outside(root)
     if is_refused:
-        _refused(models.load_pretrained, _model(), path)
+        message_of(models.load_pretrained, _model(), path)
     else:
         model = _model()
         report = models.load_pretrained(model, path)
@@ -407,7 +399,7 @@ def test_models_of_others(fault, root):
         facts = {"encoder": "keras", "embedding_dim": 2}
         with zipfile.ZipFile(path, "a") as archive:
             archive.writestr("tff_fedss.json", json.dumps(facts))
-        message = _refused(models.ExportedEncoder, path)
+        message = message_of(models.ExportedEncoder, path)
         assert "no encoder" not in message
         assert _outside(root) == before
 

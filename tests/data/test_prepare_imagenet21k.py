@@ -18,7 +18,7 @@ from data import prepare_imagenet21k
 from tests import imagenet21k_archive, waiting
 from tests.datasets.images import own_images
 from tests.datasets.images.own_images import contents
-from tests.refusals import refused
+from tests.refusals import message_of
 from tff_fedss.datasets import formats
 from tff_fedss.datasets.imagenet21k import class_tars, preparation
 from tff_fedss.datasets.imagenet21k import dataset as shards
@@ -36,11 +36,10 @@ def classes():
 
 def _error(archive, tmp_path):
     """Prepares what cannot be prepared, and returns the message."""
-    with refused("") as error:
-        _prepare(archive, tmp_path / "out")
+    message = message_of(_prepare, archive, tmp_path / "out")
     folder = tmp_path / "out" / "imagenet21k" / "1.0.0"
     assert not (folder / shards.CLASS_SIZES_FILE).exists()
-    return str(error.value)
+    return message
 
 
 def _records(folder, split):

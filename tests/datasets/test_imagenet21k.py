@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from tests import imagenet21k_archive
-from tests.refusals import refused
+from tests.refusals import message_of
 from tff_fedss.datasets import imagenet21k
 from tff_fedss.datasets.federated import partitions
 from tff_fedss.datasets.imagenet21k import dataset as shards
@@ -146,20 +146,14 @@ def test_the_paper_s_clients_from_the_sizes_of_the_classes():
 # Bad input.
 
 
-def _error(data_dir, **arguments):
-    with refused("") as error:
-        _load(data_dir, **arguments)
-    return str(error.value)
-
-
 def test_no_data_set(tmp_path):
-    message = _error(tmp_path)
+    message = message_of(_load, tmp_path)
     assert message.startswith(f"data_dir={tmp_path}: found a folder without it")
     assert "prepare_imagenet21k" in message
     folder = tmp_path / "imagenet21k" / "1.0.0"
     folder.mkdir(parents=True)
     (folder / "preparation.json").write_text("{}")
-    assert "imagenet21k/1.0.0, which is not finished" in _error(tmp_path)
+    assert "imagenet21k/1.0.0, which is not finished" in message_of(_load, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +166,7 @@ def test_no_data_set(tmp_path):
     ],
 )
 def test_arguments_out_of_range(prepared, arguments, problem):
-    assert problem in _error(prepared, **arguments)
+    assert problem in message_of(_load, prepared, **arguments)
 
 
 def test_damaged_shards_and_index(data_dir):
@@ -180,10 +174,10 @@ def test_damaged_shards_and_index(data_dir):
     shard = folder / shards.shard_name("test", 7, 25)
     content = shard.read_bytes()
     shard.write_bytes(content[:-1])
-    message = _error(data_dir)
+    message = message_of(_load, data_dir)
     assert str(shard) in message and f"not {len(content):,}." in message
     shard.unlink()
-    assert f"{shard}: 0 bytes" in _error(data_dir)
+    assert f"{shard}: 0 bytes" in message_of(_load, data_dir)
     shard.write_bytes(content)
     index = folder / "index.npz"
     whole = index.read_bytes()
@@ -191,4 +185,4 @@ def test_damaged_shards_and_index(data_dir):
     damaged[len(whole) // 2] ^= 1
     for content in (damaged, whole[:-100], b""):
         index.write_bytes(content)
-        assert f"{index} is damaged" in _error(data_dir)
+        assert f"{index} is damaged" in message_of(_load, data_dir)

@@ -10,7 +10,7 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.simulation.datasets import gldv2
 
 from tests import landmarks_images
-from tests.refusals import refused
+from tests.refusals import message_of
 from tff_fedss.datasets import landmarks
 
 SEED = np.array([1, 2], np.int32)
@@ -145,9 +145,7 @@ def test_mini_split(cache):
 
 
 def _error(data_dir, **arguments):
-    with refused("") as error:
-        landmarks.load(data_dir, **{"image_size": 8, **arguments})
-    return str(error.value)
+    return message_of(landmarks.load, data_dir, **{"image_size": 8, **arguments})
 
 
 def test_clients_that_are_not_prepared_yet(cache):

@@ -12,7 +12,7 @@ import tensorflow as tf
 from keras.src.applications import mobilenet_v3
 
 from tests.arrays import assert_same
-from tests.refusals import refused
+from tests.refusals import message_of, refused
 from tff_fedss import algorithms, models
 
 SHAPE, ALPHA = (32, 32, 3), 0.25
@@ -160,9 +160,7 @@ def test_without_a_network_the_message_says_where_the_weights_belong(
 
     monkeypatch.setattr(pathlib.Path, "home", lambda: tmp_path)
     monkeypatch.setattr(tf.keras.utils, "get_file", fail)
-    with refused("") as error:
-        models.fetch_imagenet("mobilenet_v3_large")
-    message = str(error.value)
+    message = message_of(models.fetch_imagenet, "mobilenet_v3_large")
     assert "weights_mobilenet_v3_large_224_1.0_float.h5 cannot be downloaded" in message
     assert "59e551e166be033d707958cf9e29a6a7" in message and str(tmp_path) in message
     with refused("no ImageNet weights of small"):
@@ -226,9 +224,7 @@ def test_less_than_nine_tenths_is_refused_unless_asked_for(tmp_path):
     total = model.count_params()
     loaded = total - 64 * 200 - 200
     assert loaded < 0.9 * total
-    with refused("") as error:
-        models.load_pretrained(model, tmp_path / "phi.h5")
-    text = str(error.value)
+    text = message_of(models.load_pretrained, model, tmp_path / "phi.h5")
     assert f"{loaded:,} of the {total:,} parameters of small_cnn" in text
     assert "less than the 90% that a start needs: embedding (kernel is [64, 4]" in text
     assert_same(model.get_weights(), before)

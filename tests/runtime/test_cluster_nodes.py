@@ -22,6 +22,7 @@ import pytest
 
 import tff_fedss
 from tests import waiting
+from tests.refusals import message_of
 from tests.runtime import cluster_clients, test_cluster
 from tests.runtime.test_cluster import NUM_CLIENTS, RAY_FOLDER, build_sum, use
 from tff_fedss import runtime
@@ -233,25 +234,18 @@ def no_cluster(monkeypatch, tmp_path):
     assert not ray.is_initialized()
 
 
-def message_of(address):
-    with pytest.raises(InvalidInputError) as error:
-        cluster_machines.connect(address)
-    message = str(error.value)
-    assert "\n" not in message
-    return message
-
-
 def test_a_machine_without_a_cluster_is_reported(no_cluster):
-    message = message_of("auto")
+    message = message_of(cluster_machines.connect, "auto")
     assert message.startswith("cluster=auto: this machine is not a part of a cluster")
     assert "ray start" in message and "RAY_ADDRESS" in message
 
 
 def test_an_address_where_nobody_listens_is_reported(no_cluster, monkeypatch):
     address = f"127.0.0.1:{portpicker.pick_unused_port()}"
-    assert message_of(address).startswith(
+    assert message_of(cluster_machines.connect, address).startswith(
         f"cluster={address} cannot be reached: Connection refused"
     )
     # `ray start` has written it down, and the cluster is gone.
     monkeypatch.setenv("RAY_ADDRESS", address)
-    assert message_of("auto").startswith(f"cluster=auto ({address}) cannot be reached")
+    message = message_of(cluster_machines.connect, "auto")
+    assert message.startswith(f"cluster=auto ({address}) cannot be reached")

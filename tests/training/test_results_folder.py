@@ -10,7 +10,7 @@ import pytest
 import tensorflow_federated as tff
 
 from tests.datasets.images.own_images import contents
-from tests.refusals import refused
+from tests.refusals import message_of, refused
 from tff_fedss import training
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.training import ResultsFolder, run_files
@@ -115,11 +115,11 @@ def test_run_json_describes_the_command(tmp_path, monkeypatch):
 def test_other_flags_are_refused_with_the_difference(tmp_path):
     ResultsFolder(tmp_path, FLAGS).open()
     before = sorted(p.name for p in tmp_path.iterdir())
-    with refused("") as error:
-        ResultsFolder(tmp_path, {"rounds": "4", "seed": "1", "dataset": "glyphs"})
-    assert "--rounds=3 there, --rounds=4 here" in str(error.value)
-    assert "--seed=(unset) there, --seed=1 here" in str(error.value)
-    assert "dataset" not in str(error.value)
+    others = {"rounds": "4", "seed": "1", "dataset": "glyphs"}
+    message = message_of(ResultsFolder, tmp_path, others)
+    assert "--rounds=3 there, --rounds=4 here" in message
+    assert "--seed=(unset) there, --seed=1 here" in message
+    assert "dataset" not in message
     assert sorted(p.name for p in tmp_path.iterdir()) == before
 
 
@@ -177,11 +177,10 @@ def test_other_data_are_refused_with_the_difference(tmp_path):
     folder.close()
     before = contents(tmp_path)
     other = {"data": {"training images": 1920, "clients": 99, "sample": "bb"}}
-    with refused("") as error:
-        ResultsFolder(tmp_path, FLAGS).open(other)
-    assert "training images: 1,900 there, 1,920 here" in str(error.value)
-    assert "sample: aa there, bb here" in str(error.value)
-    assert "clients" not in str(error.value)
+    message = message_of(ResultsFolder(tmp_path, FLAGS).open, other)
+    assert "training images: 1,900 there, 1,920 here" in message
+    assert "sample: aa there, bb here" in message
+    assert "clients" not in message
     assert contents(tmp_path) == before
     ResultsFolder(tmp_path, FLAGS).open(data)
 
