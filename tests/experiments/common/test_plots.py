@@ -3,6 +3,7 @@
 import subprocess
 import sys
 
+import matplotlib.figure
 import numpy as np
 import pytest
 
@@ -73,10 +74,11 @@ def markevery(axes):
 @pytest.mark.parametrize(
     "low, high", [(700, 900), (95, 105), (0.3, 7), (1, 1000), (1e-9, 1e9), (5, 5)]
 )
-def test_logarithmic_axes_have_several_ticks(tmp_path, drawn, low, high):
+def test_logarithmic_axes_have_several_ticks(low, high):
     curve = plots.Curve("a", [1, 2], [low, high], plots.style(0))
-    plots.write_curves(tmp_path / "a.png", [plots.Panel([curve], "x", "y", log="y")])
-    axis = drawn[0].yaxis
+    axes = matplotlib.figure.Figure((6, 4)).subplots()
+    plots.draw_panel(axes, plots.Panel([curve], "x", "y", log="y"))
+    axis = axes.yaxis
     first, last = axis.get_view_interval()
     ticks = [tick for tick in axis.get_majorticklocs() if first <= tick <= last]
     assert 3 <= len(ticks) <= 12

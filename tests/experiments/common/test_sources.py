@@ -57,7 +57,7 @@ def described(path):
 
 def write_tar(path, *members):
     """Writes an archive of members with their contents."""
-    with tarfile.open(path, "w:xz") as tar:
+    with tarfile.open(path, "w:xz", preset=0) as tar:
         for member, content in members:
             member.size = len(content)
             tar.addfile(member, io.BytesIO(content))

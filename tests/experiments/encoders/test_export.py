@@ -14,7 +14,7 @@ from tff_fedss import models, tasks
 from tff_fedss.datasets import synthetic
 
 
-def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path):
+def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path, one_layer):
     folder, path = tmp_path / "run", tmp_path / "encoder.keras"
     run_train(
         *central_runs.GLYPHS,
@@ -23,7 +23,7 @@ def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path):
         f"--results_dir={folder}",
     ).ok()
     output, _ = run(export, f"--results_dir={folder}", f"--output={path}").ok()
-    assert "small_cnn of fedss, 81,632 parameters, 28x28 pixels to 64" in output
+    assert "small_cnn of fedss, 50,240 parameters, 28x28 pixels to 64" in output
 
     dataset = synthetic.glyphs(40)
     task = tasks.Classification(

@@ -171,7 +171,7 @@ ONE_ROUND = (
 )
 
 
-def test_the_server_sees_updates_before_it_adds_noise(run, tmp_path):
+def test_the_server_sees_updates_before_it_adds_noise(run, tmp_path, one_layer):
     found = []
     for flags in ((), ("--dp=gaussian:noise=1",)):
         folder = tmp_path / str(len(flags))
