@@ -81,14 +81,6 @@ def test_what_cannot_be_measured_is_named(call, message):
 # --- Traffic ----------------------------------------------------------------------
 
 
-def test_a_client_that_asks_by_id():
-    # Table 1's largest set: 170 classes at d = 64.
-    traffic = metrics.classifier_traffic(170, 64)
-    assert traffic.parameters == 10_880
-    assert traffic.bytes_down == 43_520
-    assert traffic.bytes_up == 43_520 + 680
-
-
 @pytest.mark.parametrize(
     "protocol, rows, down, up",
     [

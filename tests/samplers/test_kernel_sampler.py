@@ -165,20 +165,6 @@ def test_draws_follow_q_also_after_ten_thousand_updates(kernel, leaf_size):
     np.testing.assert_allclose(sampler.sums[:4].sum(0), exact, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_features_give_the_kernel(kernel):
-    embeddings, query = unit_vectors(20), unit_vectors(1, seed=1)
-    kernel = KERNELS[kernel]
-    features = np.float64(kernel.features(embeddings))
-    assert features.shape == (20, kernel.num_features)
-    np.testing.assert_allclose(
-        features @ np.float64(kernel.features(query)[0]),
-        kernel_values(kernel, query[0], embeddings),
-        rtol=1e-4,
-        atol=1e-5,
-    )
-
-
 def test_random_fourier_features_estimate_the_gaussian_kernel():
     # The mean over many draws of the frequencies: nu I is their covariance.
     h, c = unit_vectors(2, seed=9)

@@ -38,15 +38,6 @@ def test_pprn_takes_all_positives_and_the_article_s_number_of_negatives(rate):
         assert drawn == round((end - first - num_positives) * rate)
 
 
-def test_negatives_beside_many_positives():
-    # A tenth of the other classes, also beside more positives than a tenth of all.
-    for num_positives in (100, 101):
-        draws, _, _ = sampler(1000, 1, 1, 0.1)
-        (sample,) = draws.draw(np.arange(num_positives), 0)
-        assert len(sample.positives) == num_positives
-        assert len(sample.negatives) == 90
-
-
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_labels_and_targets_point_at_the_classes(sampling):
     draws, _, bounds = sampler(50, 5, 5, 0.5, sampling)

@@ -19,20 +19,16 @@ ABSURD = [
     (["--image_size=2000000000"], "images (1 of 2,000,000,000 x 2,000,000,000)"),
     (["--embedding_dim=2000000000"], "W (40 x 2,000,000,000 numbers)"),
 ]
-REFUSED = [
-    (["--batch_size=2147483648"], "of at least 1, at most 2147483647"),
-]
 
 
-@pytest.mark.parametrize("flags, message", ABSURD + REFUSED)
+@pytest.mark.parametrize("flags, message", ABSURD)
 def test_are_refused_in_a_line(run_train, tmp_path, flags, message):
     folder = tmp_path / "run"
     outcome = run_train(
         *GLYPHS, "--clients_per_round=2", f"--results_dir={folder}", *flags
     )
     line = outcome.refused(message)
-    if (flags, message) in ABSURD:
-        assert "not enough memory: at least " in line and "GiB" in line
+    assert "not enough memory: at least " in line and "GiB" in line
     assert not folder.exists()
 
 

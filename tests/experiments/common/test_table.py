@@ -1,19 +1,6 @@
 """Tables: their bytes, and that no digit is lost."""
 
-import math
-import statistics
-
-import pytest
-
 from experiments.common import table
-
-
-def test_an_interval_is_students():
-    """t of 0.975 with two degrees of freedom is 4.303."""
-    values = [50.0, 53.0, 54.0]
-    expected = 4.3027 * statistics.stdev(values) / math.sqrt(3)
-    assert table.half_width(values) == pytest.approx(expected, rel=1e-4)
-    assert table.half_width([50.0]) is None
 
 
 def test_markdown_stands_in_line():
