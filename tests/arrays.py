@@ -2,10 +2,22 @@
 
 import numpy as np
 import scipy.stats
+import tensorflow as tf
 
 
 def rng(seed=0):
     return np.random.Generator(np.random.Philox(seed))
+
+
+def draws(count, draw):
+    """What a function gives for the int32 seeds 0, 1, ..., in one graph."""
+    spec = tf.nest.map_structure(tf.type_spec_from_value, draw(tf.constant(0)))
+
+    @tf.function
+    def stacked():
+        return tf.map_fn(draw, tf.range(count), fn_output_signature=spec)
+
+    return list(tf.data.Dataset.from_tensor_slices(stacked()).as_numpy_iterator())
 
 
 def unit(vectors):

@@ -5,6 +5,7 @@ import pytest
 import tensorflow as tf
 
 from tests.algorithms import toy
+from tests.arrays import draws
 from tff_fedss import class_set_defences, class_sets, samplers
 from tff_fedss.algorithms import client_update
 
@@ -38,14 +39,11 @@ def test_padding_repeats_a_member_and_is_masked():
 
 def test_negatives_are_uniform_over_the_other_classes():
     counts = np.zeros(12)
-    draw = tf.function(
-        lambda seed: class_sets.SampledClasses(12, 4, 2).build(
-            tf.constant([0, 5]), tf.stack([seed, 1])
-        )
-    )
-    for seed in range(3000):
-        s = draw(tf.constant(seed))
-        counts[s.keys.numpy()[s.is_member.numpy()]] += 1
+    builder = class_sets.SampledClasses(12, 4, 2)
+    for s in draws(
+        3000, lambda k: builder.build(tf.constant([0, 5]), tf.stack([k, 1]))
+    ):
+        counts[s.keys[s.is_member]] += 1
     assert counts[0] == counts[5] == 3000
     others = np.delete(counts, [0, 5])
     # Inclusion probability m / (n - |P_k|) = 0.4; five standard deviations.
@@ -68,14 +66,12 @@ def partition_sums(builder, num_draws=4000):
     n = builder.num_classes
     logits = np.random.default_rng(0).normal(0, 1.5, n).astype(np.float32)
 
-    @tf.function
     def draw(seed):
         s = builder.build(tf.constant([3, 9, 9, 20]), tf.stack([seed, 1]))
         terms = tf.exp(tf.gather(logits, s.keys) + s.log_correction)
         return tf.reduce_sum(tf.where(s.is_member, terms, 0.0))
 
-    sums = np.array([draw(tf.constant(seed)) for seed in range(num_draws)])
-    return sums, np.exp(logits.astype(np.float64)).sum()
+    return np.array(draws(num_draws, draw)), np.exp(logits.astype(np.float64)).sum()
 
 
 @pytest.mark.parametrize(
@@ -98,11 +94,8 @@ def test_corrections_make_the_partition_sum_unbiased(builder):
 
 def test_popular_classes_come_as_often_as_they_should():
     builder = class_sets.PopularClasses(8, 1, 2)
-    build = tf.function(lambda seed: builder.build(tf.constant([0, 5, 5]), seed))
-    sets = [
-        tf.nest.map_structure(lambda t: t.numpy(), build(tf.constant([seed, 0])))
-        for seed in range(2000)
-    ]
+    labels = tf.constant([0, 5, 5])
+    sets = draws(2000, lambda seed: builder.build(labels, tf.stack([seed, 0])))
     negatives = [int(s.keys[s.is_member & ~s.is_positive][0]) for s in sets]
     weights = np.log1p(1 / np.arange(1, 9))
     weights[[0, 5]] = 0  # Those of the client.
@@ -130,13 +123,6 @@ def test_labels_stand_among_keys_that_ascend(keys, labels):
     class_set = class_sets.ClassSet(keys, flags, flags, flags, tf.zeros([len(keys)]))
     with pytest.raises(tf.errors.InvalidArgumentError, match="labels not among"):
         class_sets.positions(class_set, tf.constant(labels))
-
-
-def test_without_negatives_the_set_is_the_positives():
-    s = build([4, 9], m=0, max_positives=2)
-    assert list(s.keys) == [4, 9]
-    assert s.is_positive.all()
-    np.testing.assert_array_equal(s.log_correction, 0.0)
 
 
 @pytest.mark.parametrize(
@@ -201,38 +187,39 @@ def builder(name, n=13, m=4, max_positives=5):
     return class_set_defences.builder(name, n, m, max_positives, **OPTIONS[name])
 
 
-def drawer(maker):
-    """(round, client) -> the class set, compiled once."""
+def of_rounds(maker, count, k):
+    """The class sets of a client in some rounds."""
+    return draws(
+        count, lambda r: maker.build(LABELS, tf.stack([r, 1]), tf.constant([k, 2]))
+    )
 
-    @tf.function
-    def draw(r, k):
-        return maker.build(LABELS, tf.stack([r, 1]), tf.stack([k, 2]))
 
-    return lambda r, k: tf.nest.map_structure(
-        lambda t: t.numpy(), draw(tf.constant(r), tf.constant(k))
+def of_clients(maker, count):
+    """The class sets of some clients in a round."""
+    return draws(
+        count, lambda k: maker.build(LABELS, tf.constant([0, 1]), tf.stack([k, 2]))
     )
 
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_round_asks_for_the_same(name):
-    draw = drawer(builder(name))
-    asked = [draw(r, k=5) for r in range(6)]
+    maker = builder(name)
+    asked = of_rounds(maker, 6, k=5)
     for s in asked:
         assert list(s.keys) == sorted(s.keys)
         np.testing.assert_array_equal(s.keys, asked[0].keys)
         np.testing.assert_array_equal(s.is_asked, asked[0].is_asked)
         assert set(s.keys[s.is_positive]) <= {2, 7, 11}
         assert not (s.is_member & ~s.is_asked).any()
-    assert any(tuple(draw(0, k).keys) != tuple(asked[0].keys) for k in range(6, 9))
+    others = of_clients(maker, 9)[6:]
+    assert any(tuple(other.keys) != tuple(asked[0].keys) for other in others)
     trained = {tuple(s.keys[s.is_member]) for s in asked}
     assert (len(trained) > 1) == (name == "pool")
 
 
 def test_a_pool_is_asked_for_and_a_part_of_it_trained():
-    draw = drawer(builder("pool"))
     counts = np.zeros(13)
-    for r in range(2000):
-        s = draw(r, 7)
+    for s in of_rounds(builder("pool"), 2000, k=7):
         assert s.is_asked.sum() == 3 + 6 and s.is_member.sum() == 3 + 4
         assert set(s.keys[s.is_positive]) == {2, 7, 11}
         counts[s.keys[s.is_member]] += 1
@@ -249,10 +236,9 @@ def test_randomized_response_has_its_chances():
     assert maker.q == pytest.approx(4 / 13)
     likelihood = maker.p * (1 - maker.q) / (maker.q * (1 - maker.p))
     assert np.log(likelihood) == pytest.approx(1.5)
-    draw, counts, num = drawer(maker), np.zeros(13), 3000
+    counts, num = np.zeros(13), 3000
     pairs = 0
-    for k in range(num):
-        s = draw(0, k)
+    for s in of_clients(maker, num):
         members = s.keys[s.is_member]
         assert len(set(members)) == len(members)
         counts[members] += 1

@@ -3,7 +3,7 @@ import pytest
 import scipy.stats
 import tensorflow as tf
 
-from tests.arrays import assert_drawn_from, rng, unit
+from tests.arrays import assert_drawn_from, draws, rng, unit
 from tff_fedss import samplers
 
 N, D, SCALE = 300, 5, 6.0
@@ -153,15 +153,12 @@ def test_same_seed_same_sample_and_other_seed_another():
 
 @pytest.mark.parametrize("num_samples, population", [(2, 5), (4, 5)])
 def test_every_subset_is_equally_likely(num_samples, population):
-    num_draws = 4000
-    sampler = tf.function(
-        lambda seed: samplers.sample_without_replacement(
+    def draw(seed):
+        return samplers.sample_without_replacement(
             num_samples, population, tf.stack([seed, 0])
         )
-    )
-    subsets = [
-        tuple(sorted(sampler(tf.constant(seed)).numpy())) for seed in range(num_draws)
-    ]
+
+    subsets = np.sort(draws(4000, draw))
     _, counts = np.unique(subsets, axis=0, return_counts=True)
     assert len(counts) == scipy.special.comb(population, num_samples)
     # The seeds are fixed, so this never flickers; a right sampler with other seeds
