@@ -231,8 +231,11 @@ class InProcessContext(tff.framework.SyncContext):
     Only one context of a process may compute at a time, since TensorFlow knows only one
     manager of cancellations: a failure would stop the others' clients, too.
 
-    Of the errors of `invoke`, a TypeError, a ValueError and a NotImplementedError come
-    before the run (except for keys of `federated_select` that are out of range).
+    A failure of a running computation raises a `ComputationError`: a `ClientError` with
+    the client, or a `ServerError`, with TensorFlow's own error as the `__cause__`. An
+    argument that does not fit raises a TypeError or a ValueError, and an unsupported
+    computation a NotImplementedError, before the run (except for keys of
+    `federated_select` that are out of range, a ValueError during the run).
 
     Attributes:
         client_devices: The names of the devices that actually computed floats for
