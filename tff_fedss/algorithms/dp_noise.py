@@ -1,7 +1,8 @@
-"""Gaussian noise for private means from a tree over the rounds.
+"""Gaussian noise for private means: fresh in each round, or from a tree over rounds.
 
-It draws from TensorFlow Privacy's generator, whose state is its seed, so that a resumed
-run has the same draws. Each node has unit variance in each coordinate.
+Both draw from TensorFlow Privacy's generator, whose state is its seed, so that a
+resumed run has the same draws. All noise here has unit variance in each coordinate (in
+a tree, of each node).
 """
 
 from typing import Any, NamedTuple
@@ -9,6 +10,27 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 from tensorflow_privacy import tree_aggregation
+
+
+class IndependentNoise:
+    """Fresh noise N(0, I) in each round.
+
+    Args:
+        specs: A structure of `tf.TensorSpec`s, float32, of the noise.
+        seed: Below 2^63.
+    """
+
+    def __init__(self, specs: Any, seed: int):
+        self._generator = tree_aggregation.GaussianNoiseGenerator(1.0, specs, seed)
+
+    def initialize(self) -> Any:
+        """Returns the state before the first round."""
+        return self._generator.initialize()
+
+    def next(self, state: Any, num_rounds: tf.Tensor) -> tuple[Any, Any]:
+        """Returns the noise of round `num_rounds` (from 0) and the next state."""
+        del num_rounds
+        return self._generator.next(state)
 
 
 class TreeState(NamedTuple):

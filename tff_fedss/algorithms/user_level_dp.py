@@ -33,7 +33,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_privacy import tree_aggregation
 
 from tff_fedss import errors
 from tff_fedss.algorithms import aggregation, dp_noise
@@ -203,7 +202,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         return aggregation.process_of(initialize, next_round, value_type)
 
     def _noise(self, value_type: tff.Type) -> Any:
-        """Makes the noise, N(0, I), of phi, all of W and the count; None: no noise."""
+        """Makes the noise of phi, all of W and the count; None: no noise."""
         if not self._delta_multiplier:
             return None
         w_type = value_type.w
@@ -215,7 +214,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         if self._adaptive_clip is not None:
             specs["count"] = tf.TensorSpec([])
         if self._restart_every is None:
-            return tree_aggregation.GaussianNoiseGenerator(1.0, specs, self._seed)
+            return dp_noise.IndependentNoise(specs, self._seed)
         return dp_noise.TreeNoise(specs, self._seed, self._restart_every)
 
     def _finish(
@@ -230,10 +229,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
         count = sums.is_below
         noise_state = state.noise
         if noise is not None:
-            if self._restart_every is None:
-                unit, noise_state = noise.next(state.noise)
-            else:
-                unit, noise_state = noise.next(state.noise, state.num_rounds)
+            unit, noise_state = noise.next(state.noise, state.num_rounds)
             stddev = self._delta_multiplier * state.clip / self._clients_per_round
             phi = tuple(t + stddev * u for t, u in zip(phi, unit["phi"], strict=True))
             w_noise = stddev * unit["w"]
