@@ -9,23 +9,34 @@ import pytest
 from tests import labelled_blobs
 from tests.faults import harness, programs
 from tests.faults.arrangements import write
-from tests.faults.harness import Case
+from tests.faults.harness import Case, of_each
 
 # Far above this machine's memory; a process that tries it anyway is stopped early.
 _MEMORY = {"AS": 24 * 2**30}
+# Each program once, not with other flags again.
+_AGAIN = ("train_photographs", "rf_softmax_labels", "partial_fc_faces")
+_ONCE = [name for name in programs.PROGRAMS if name not in _AGAIN]
 
-# Of any program; a stray word: tests/experiments/common/test_program.py.
-ANY = [
-    Case("an_unknown_flag", "train", ["--no_such_flag=1"], says=["no_such_flag"]),
-    Case("no_flagfile", "train", ["--flagfile=/no/such.flags"], says=["/no/such.f"]),
-    Case(
-        "a_flagfile_not_utf8",
-        "train",
-        ["--flagfile=x.flags"],
-        arrange=write("x.flags", b"--seed=\xff\xfe\n"),
-        says=["--flagfile", "UTF-8"],
+# Of every program.
+ANY = of_each(
+    Case("an_unknown_flag", flags=["--no_such_flag=1"], says=["no_such_flag"]),
+    *(
+        Case(f"a_flagfile_{label}", flags=flags, arrange=arrange, says=says)
+        for label, flags, arrange, says in (
+            ("not_there", ["--flagfile=/no/such.flags"], None, ["/no/such.flags"]),
+            (
+                "not_utf8",
+                ["--flagfile=x.flags"],
+                write("x.flags", b"--seed=\xff\xfe\n"),
+                ["--flagfile", "UTF-8"],
+            ),
+        )
     ),
-]
+    names=_ONCE,
+) + of_each(
+    Case("a_stray_word", flags=["stray"], says=["'stray'"]),
+    names=[name for name in _ONCE if name != "run_table"],  # It takes arguments.
+)
 
 # A number out of the range of a float flag, where it is not -1.
 _OUT_OF_RANGE = {
@@ -99,13 +110,8 @@ def test_a_flag_that_will_not_do_is_named(case, place):
     harness.try_case(case, place)
 
 
-# Programs with other flags again; partition_sop looks at its data first.
-_AGAIN = ("train_photographs", "rf_softmax_labels", "partial_fc_faces")
-
-
-@pytest.mark.parametrize(
-    "program", sorted(programs.PROGRAMS.keys() - {*_AGAIN, "partition_sop"})
-)
+# partition_sop looks at its data first.
+@pytest.mark.parametrize("program", [x for x in _ONCE if x != "partition_sop"])
 def test_no_flag_takes_a_number_that_is_none_of_its_own(program, place):
     """All number flags that the help shows: outside their range, and no number."""
     place.begin(program, "new")

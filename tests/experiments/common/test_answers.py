@@ -70,7 +70,9 @@ def test_help_is_the_programs(folder):
 @pytest.mark.parametrize(
     "arguments, message",
     [
+        (["--rounds=0"], "flag --rounds=0: expected a whole number of at least 1"),
         (["--round=1"], "Unknown command line flag 'round'. Did you mean: rounds,"),
+        (["--rounds=1", "x"], "unexpected argument 'x'"),
         ([], "--results_dir=DIR is needed, for the run's results."),
         (["--cell=1/mini/omniglot_fedss_m5"], "--results_dir=DIR is needed"),
         (["--cell=1/mini/x", "--results_dir=x"], "expected a CELL of omniglot_fedss"),
@@ -173,10 +175,7 @@ def complete(first, tmp_path_factory):
         (["tr"], ["train"]),
         (["compare", "--methods", "=", "full"], ["full_softmax"]),
         (["train", "--method", "=", "fedaws"], ["fedaws"]),
-        (
-            ["train", "--cell", "=", "1/mini/omniglot_fedss_m5_"],
-            ["1/mini/omniglot_fedss_m5_uncorrected"],
-        ),
+        (["train", "--cell", "=", "1/mini/omniglot_fedss_m5_"], None),
         (["moco", "--cell", "=", "4/mini/d_gamma1"], ["4/mini/d_gamma1"]),
         (
             ["table", "--scale", "="],
@@ -185,4 +184,10 @@ def complete(first, tmp_path_factory):
     ],
 )
 def test_words_come_from_the_tables(complete, typed, expected):
+    if expected is None:
+        expected = ["1/mini/omniglot_fedss_m5_uncorrected"]
     assert complete(*typed) == expected
+
+
+def test_all_values_are_offered_after_the_equals_sign(complete):
+    assert {"fedss", "centralized"} <= {*complete("train", "--method", "=")}
