@@ -1,12 +1,14 @@
 """The page of a table of any paper, from the files of its runs.
 
 `read` reads and checks the runs of a table, `frame` makes a row of pandas of each, and
-`page` groups them by cell. Then come curves. Only finished runs count; the header has
-their number and the total. A `cells.Table` describes its page as data. The paper's
-numbers are in experiments/PAPER/paper.csv: `table` and `cell` name the cell (its
-`Cell.paper`, by default "ROW, COLUMN"), `metric` the column of metrics.csv, `value` and
-`std` what is printed, `source` the place in the paper. Numbers that the text does not
-give are left out.
+`page` groups them by cell: for each metric the mean over seeds ± their standard
+deviation, with the paper's number beside it; then differences of cells, seed by seed,
+with 95 % intervals; then curves. Only finished runs count; the header has their number
+and the total. A `cells.Table` describes its page as data. The paper's numbers are in
+experiments/PAPER/paper.csv: `table` and `cell` name the cell (its `Cell.paper`, by
+default "ROW, COLUMN"), `metric` the column of metrics.csv, `value` and `std` what is
+printed, `source` the place in the paper. Numbers that the text does not give are left
+out.
 
 A function in `Table.notes` gets the table, the runs and the paper's numbers and returns
 items of the list below the tables; `Table.draw` gets the table, the runs, the paper's

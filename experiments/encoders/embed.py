@@ -29,14 +29,7 @@ class Config(vectors.SourcesConfig):
 def main(config: Config) -> None:
     """Embeds the images and prints their number."""
     path = pathlib.Path(config.output)
-    if path.suffix not in vectors.SUFFIXES:
-        raise InvalidInputError(
-            f"--output={path} must end in {' or '.join(vectors.SUFFIXES)}, which "
-            "decides the format."
-        )
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else f"has no folder {path.parent}"
-        raise InvalidInputError(f"--output={path} {what}; expected a file's name.")
+    _check_output(path)
     encoder = config.load_encoder()
     images = config.load_images(needs_labels=False)
     found = vectors.compute(encoder, images)
@@ -52,6 +45,18 @@ def main(config: Config) -> None:
         f"{path}: {len(images):,} images {classes}, {encoder.embedding_dim} numbers "
         f"each; {path.stat().st_size:,} bytes"
     )
+
+
+def _check_output(path: pathlib.Path) -> None:
+    """Checks in advance that vectors can be written to a file."""
+    if path.suffix not in vectors.SUFFIXES:
+        raise InvalidInputError(
+            f"--output={path} must end in {' or '.join(vectors.SUFFIXES)}, which "
+            "decides the format."
+        )
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"has no folder {path.parent}"
+        raise InvalidInputError(f"--output={path} {what}; expected a file's name.")
 
 
 if __name__ == "__main__":

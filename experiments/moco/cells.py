@@ -39,16 +39,14 @@ _FIGURES = dict(zip(losses.INFO_NCE_FORMS, (3, 4, 5), strict=True))
 def draw(
     of_cells: Table, runs: Runs, paper: pd.DataFrame, folder: pathlib.Path, stem: str
 ) -> list[str]:
-    """Draws figures 3 to 5, the losses by A's model in all seeds, see `Table.draw`.
+    """Draws figures 3 to 5, the losses by A's model, see `cells.Table.draw`.
 
     Published runs lack the losses of examples, so nothing is drawn.
     """
     del of_cells, paper, stem
-    paths = [run.path / "losses.npz" for run in runs.get(_FIRST, ()) if run.is_done]
-    arrays = [training.read_arrays(path) for path in paths if path.exists()]
-    if not arrays:
+    measured = _read(runs.get(_FIRST, ()))
+    if measured is None:
         return []
-    measured = {form: np.concatenate([x[form] for x in arrays]) for form in _FIGURES}
     _plot(measured, folder / "losses.png")
     rows = [
         [
@@ -70,8 +68,17 @@ def draw(
     ]
 
 
+def _read(runs: Sequence[results_lib.Run]) -> dict[str, np.ndarray] | None:
+    """Returns the losses of all examples in all seeds of the model, by form."""
+    paths = [run.path / "losses.npz" for run in runs if run.is_done]
+    arrays = [training.read_arrays(path) for path in paths if path.exists()]
+    if not arrays:
+        return None
+    return {form: np.concatenate([x[form] for x in arrays]) for form in _FIGURES}
+
+
 def _plot(measured: Mapping[str, np.ndarray], path: pathlib.Path) -> None:
-    """Draws the three histograms, of the losses of examples by form, on one scale."""
+    """Draws the three histograms on one scale."""
     top = max(np.quantile(values, 0.999) for values in measured.values())
     with plots.figure(path, 1, 3, figsize=(8, 3), sharey=True) as (_, panels):
         for panel, (form, values) in zip(panels, measured.items(), strict=True):

@@ -60,7 +60,9 @@ class FedJax(protocol.Contender):
             fedjax.optimizers.sgd(1.0),
             fedjax.ShuffleRepeatBatchHParams(BATCH_SIZE, skip_shuffle=True),
         )
-        weights = jax.tree_util.tree_map(jnp.asarray, self._workload.initial_weights())
+        weights = jax.tree_util.tree_map(
+            jax.numpy.asarray, self._workload.initial_weights()
+        )
         self._state = self._algorithm.init(weights)
 
     def one_round(self) -> None:
@@ -81,14 +83,19 @@ class FedJax(protocol.Contender):
 # --- The workload's model, a function of weights by name and uint8 images -----------
 
 
+def _logits(workload: Workload, weights: dict, images: jax.Array) -> jax.Array:
+    """Returns float32[examples, n]."""
+    phi = {"cnn": _cnn, "mobilenet_v3_small": _mobilenet}[workload.model]
+    features = _normalize(phi(weights, images.astype(jnp.float32)))
+    cosines = features @ _normalize(weights["classifier"]).T
+    return LOGIT_SCALE * jnp.clip(cosines, -1, 1)
+
+
 def _mean_loss(
     workload: Workload, weights: dict, images: jax.Array, labels: jax.Array
 ) -> jax.Array:
     """The softmax cross entropy over all classes, averaged over the batch."""
-    phi = {"cnn": _cnn, "mobilenet_v3_small": _mobilenet}[workload.model]
-    features = _normalize(phi(weights, images.astype(jnp.float32)))
-    cosines = features @ _normalize(weights["classifier"]).T
-    log_probabilities = jax.nn.log_softmax(LOGIT_SCALE * jnp.clip(cosines, -1, 1))
+    log_probabilities = jax.nn.log_softmax(_logits(workload, weights, images))
     return -jnp.mean(jnp.take_along_axis(log_probabilities, labels[:, None], 1))
 
 
