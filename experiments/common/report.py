@@ -385,10 +385,10 @@ def _version_text(versions: Mapping[str, str]) -> str:
 
 def _machine_text(machine: Mapping) -> str:
     gpus = machine.get("gpus") or []
+    gpus_text = f"{len(gpus)} GPU{'s' * (len(gpus) > 1)}" if gpus else "no GPU"
     return (
         f"{machine.get('processor') or 'unknown processor'}, {machine.get('cpus')} "
-        f"CPUs, {machine.get('memory_gib')} GiB, "
-        + (f"{len(gpus)} GPUs" if gpus else "no GPU")
+        f"CPUs, {machine.get('memory_gib')} GiB, {gpus_text}"
     )
 
 

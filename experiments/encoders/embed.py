@@ -54,9 +54,7 @@ def _check_output(path: pathlib.Path) -> None:
             f"--output={path} must end in {' or '.join(vectors.SUFFIXES)}, which "
             "decides the format."
         )
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else f"has no folder {path.parent}"
-        raise InvalidInputError(f"--output={path} {what}; expected a file's name.")
+    vectors.check_output(path)
 
 
 if __name__ == "__main__":

@@ -50,8 +50,8 @@ class Config(vectors.VectorsConfig):
 
 def main(config: Config) -> None:
     """Measures and prints."""
-    if config.output is not None and not pathlib.Path(config.output).parent.is_dir():
-        raise InvalidInputError(f"--output={config.output} is not in a folder.")
+    if config.output is not None:
+        vectors.check_output(pathlib.Path(config.output))
     encoder = config.load_encoder()
     images = config.load_images()
     features = config.load_vectors(encoder, images)

@@ -49,6 +49,13 @@ class Vectors:
     origin: dict[str, Any]
 
 
+def check_output(path: pathlib.Path) -> None:
+    """Checks in advance that --output names a file in a folder that exists."""
+    if path.is_dir() or not path.parent.is_dir():
+        what = "is a folder" if path.is_dir() else f"has no folder {path.parent}"
+        raise InvalidInputError(f"--output={path} {what}; expected a file's name.")
+
+
 def origin(encoder: models.ExportedEncoder, images: ImageIndex) -> dict[str, Any]:
     """Returns fingerprints of the encoder and of the images."""
     return {

@@ -12,9 +12,6 @@ k-means. --epochs=0 trains nothing: it measures the --pretrained encoder, or a r
 one. Published runs are cells (experiments/moco/cells.py): `./run.sh table moco/4` runs
 those of Table 4.
 
-With --cell=1/mini/a_gamma0, a run should take about 9 minutes on one core (from the
-time of 3 of its 30 epochs); docs/results/moco has the results.
-
 The results folder has metrics.csv (a row per epoch, linear accuracy where it was
 measured), losses.npz (the loss of each example in the three forms, for figures 3 to 5),
 moco.npz (both encoders and the queue, for --pretrained), curves.png and .pdf, flags.txt

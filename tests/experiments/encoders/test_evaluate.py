@@ -98,3 +98,14 @@ def test_too_little_to_measure_is_said(names, message, run, encoder_file, tmp_pa
     folder = own_images.write(tmp_path / "few", own_images.images(*names))
     outcome = run(evaluate, f"--model={encoder_file}", f"--images={folder}")
     assert outcome.refused(message).startswith(f"error: --images={folder}")
+
+
+@pytest.mark.parametrize(
+    "output, message",
+    [(".", "is a folder"), ("none/measured.json", "has no folder")],
+)
+def test_an_output_that_is_no_file_is_refused_before_the_encoder_is_read(
+    output, message, run, tmp_path
+):
+    flags = "--model=none.keras", "--images=none", f"--output={tmp_path / output}"
+    run(evaluate, *flags).refused(message)
