@@ -162,5 +162,5 @@ def test_a_mobilenet_with_batch_norms_starts_one_with_group_norms(tmp_path):
     report = models.load_pretrained(group, tmp_path / "phi.h5", min_share=1.0)
     assert report.num_loaded == group.count_params()
     assert_same(group.trainable_variables, batch.trainable_variables)
-    with pytest.raises(ValueError, match="normalization must be one of"):
+    with pytest.raises(ValueError, match="normalization='layer' must be one of"):
         models.mobilenet_v3((32, 32, 3), 16, normalization="layer")
