@@ -184,6 +184,8 @@ _NEEDS = {
     "aggregation": "asks_for_rows",
     "dp": "has_clients",
     "xla": "has_clients",
+    "logit_correction": "draws_negatives",
+    "server_optimizer": "has_clients",
 }
 
 
@@ -197,7 +199,8 @@ def check(config: PrivacyConfig, methods: Sequence[str]) -> None:
     for name, need in _NEEDS.items():
         value = getattr(config, name)
         concerned = [m for m, method in METHODS.items() if getattr(method, need)]
-        if value is not None and not {*concerned} & {*methods}:
+        is_default = value == getattr(type(config), name)
+        if not is_default and not {*concerned} & {*methods}:
             raise InvalidInputError(
                 f"--{name}={value} has no effect on {' and '.join(methods)}: it is for "
                 f"{', '.join(concerned)}."

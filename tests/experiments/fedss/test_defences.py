@@ -62,6 +62,14 @@ DEFENCES = {
             ["--method=centralized", "--xla"],
             "--xla=True has no effect on centralized: it is for fedss, neg_only",
         ),
+        (
+            ["--method=full_softmax", "--logit_correction=none"],
+            "--logit_correction=none has no effect on full_softmax: it is for fedss, ",
+        ),
+        (
+            ["--method=centralized", "--server_optimizer=adam"],
+            "has no effect on centralized: it is for fedss, neg_only, pos_only, ",
+        ),
     ],
 )
 def test_a_flag_that_cannot_be_is_one_clear_line(run_train, tmp_path, flags, message):
