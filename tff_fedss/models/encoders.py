@@ -30,7 +30,7 @@ class LstmEncoder:
         Args:
             embedding_dim: d, of h.
         """
-        glorot = tf.keras.initializers.GlorotUniform
+        glorot = tf.keras.initializers.GlorotUniform  # No two seeds share a matrix.
         self._words = tf.Variable(
             tf.random.stateless_uniform(
                 [vocabulary_size, num_units], [seed, 1], -0.1, 0.1, alg="philox"
@@ -39,15 +39,15 @@ class LstmEncoder:
         )
         self._cell = tf.keras.layers.LSTMCell(
             num_units,
-            kernel_initializer=glorot(seed),
+            kernel_initializer=glorot(3 * seed),
             dtype=FLOAT32,
             # Keras' default, Orthogonal, differs between calls despite its seed.
-            recurrent_initializer=glorot(seed + 1),
+            recurrent_initializer=glorot(3 * seed + 1),
             name="cell",
         )
         self._projection = tf.keras.layers.Dense(
             embedding_dim,
-            kernel_initializer=glorot(seed + 2),
+            kernel_initializer=glorot(3 * seed + 2),
             name="projection",
             dtype=FLOAT32,
         )
