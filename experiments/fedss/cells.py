@@ -177,6 +177,7 @@ TABLES = {
             *cell_rows.others("turned", _TURNED_3, ["full_softmax"]),
         ],
         "table3_turned",
+        traffic_figure=10,
     ),
     # The same runs as those of Table 2.
     ("4", "paper"): pages.of_table_4(

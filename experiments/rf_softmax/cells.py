@@ -117,7 +117,11 @@ _PTB_DESIGN = dict(_PTB_MINI, rounds=16)
 
 TABLES = {
     ("ptb", "mini"): _samplers(
-        "ptb_mini", "Penn Treebank for 2 cores: 0.9 epochs, m = 100", _PTB_MINI, _PTB
+        "ptb_mini",
+        "Penn Treebank for 2 cores: 0.9 epochs, m = 100",
+        _PTB_MINI,
+        _PTB,
+        seeds=(0, 1, 2),
     ),
     ("delicious", "mini"): _samplers(
         "delicious_mini",
