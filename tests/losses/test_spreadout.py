@@ -38,7 +38,7 @@ def random_w(n=11, d=4, seed=0):
 
 
 # All pairs, the pairs within the margin, those of few neighbours.
-CASES = [(1.0, None), (2.5, None), (1.0, 1), (1.6, 3), (1.3, 10)]
+CASES = [(1.0, None), (2.5, None), (1.0, 1), (1.6, 3), (1.3, 10), (2.5, 11)]
 
 
 @pytest.mark.parametrize("margin, k", CASES)

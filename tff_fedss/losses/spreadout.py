@@ -43,8 +43,8 @@ def spreadout_loss_and_gradient(
     Args:
         classifier: float32 or float64[n, d], W, a row per class, of any lengths.
         margin: nu, a Euclidean distance on the unit sphere, where 2 is the largest.
-        num_neighbors: k, to count the k nearest classes of each class only; None for
-            all n - 1.
+        num_neighbors: k, to count the k nearest classes of each class only; None, or n
+            - 1 and more, for all.
         block_size: Number of classes compared with all others at once; the result does
             not depend on it.
 
@@ -141,7 +141,7 @@ def _nearest_pairs(
         own = tf.stack([ids - start, ids], 1)
         lowest = tf.fill([tf.size(ids)], nearness.dtype.min)
         nearness = tf.tensor_scatter_nd_update(nearness, own, lowest)
-        neighbors = tf.math.top_k(nearness, num_neighbors).indices
+        neighbors = tf.math.top_k(nearness, min(num_neighbors, num_classes - 1)).indices
         difference = tf.gather(units, ids)[:, tf.newaxis] - tf.gather(units, neighbors)
         losses, slopes = _hinge(tf.norm(difference, axis=2), margin)
         loss += tf.reduce_sum(losses)
