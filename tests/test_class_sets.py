@@ -249,6 +249,8 @@ def test_randomized_response_has_its_chances():
     assert (np.abs(counts - num * chance) < 5 * sd).all()
     # Two classes independently, as coins of their own would have it.
     assert abs(pairs - num * maker.q**2) < 5 * np.sqrt(num * maker.q**2)
+    most = class_set_defences.RandomizedResponse(30_000, 29_999, 5, epsilon=800.0)
+    assert most.p == 1
 
 
 def twins_client(client, maker):

@@ -78,8 +78,7 @@ class RandomizedResponse(class_sets.SampledClasses):
         errors.check_range("epsilon", epsilon, 0, above=True)
         errors.check_range("num_negatives", num_negatives, 1, num_classes - 1)
         self.q = num_negatives / num_classes
-        odds = self.q / (1 - self.q) * math.exp(min(epsilon, 700.0))
-        self.p = odds / (1 + odds)
+        self.p = 1 / (1 + (1 - self.q) / self.q * math.exp(-epsilon))
         # Ten standard deviations above the mean; a client that would draw more draws
         # this number.
         self._most = min(
