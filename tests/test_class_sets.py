@@ -115,6 +115,12 @@ def test_popular_classes_of_a_client_that_has_all():
     assert s.is_positive.numpy().all() and not s.log_correction.numpy().any()
 
 
+def test_a_set_has_room_for_all_its_classes():
+    positives, others = tf.constant([1, 2]), tf.constant([5, 6, 7])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="more classes than size"):
+        class_sets.assemble(4, positives, others, None)
+
+
 @pytest.mark.parametrize(
     "keys, labels", [([1, 4, 4], [4, 2]), ([4, 1, 1], [1]), ([1, 4], [5]), ([1], [-1])]
 )

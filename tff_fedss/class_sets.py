@@ -271,6 +271,8 @@ def assemble(
 ) -> ClassSet:
     """Assembles a class set.
 
+    When it runs, tf.errors.InvalidArgumentError if there are more classes than L.
+
     Args:
         size: L.
         positives: int32[p], the classes of P_k that are asked for, ascending.
@@ -282,6 +284,10 @@ def assemble(
     """
     parts = [positives, others] + ([] if pretended is None else [pretended])
     together = tf.concat(parts, 0)
+    too_many = [f"more classes than size={size}:", tf.size(together)]
+    fits = tf.debugging.Assert(tf.size(together) <= size, too_many)
+    with tf.control_dependencies([fits]):
+        together = tf.identity(together)
     order = tf.argsort(together)
     asked = tf.gather(together, order)
     num_asked = tf.size(asked)
