@@ -143,7 +143,9 @@ def _intersect(
         ):
             asked, trained = requests.client(client_id, held, times[-1])
             attack.on_requests(name, asked, truth, model, times)
-            if not np.array_equal(asked, trained) and config.requests is None:
+            # Which rows move is seen in the updates of single clients.
+            is_seen = config.requests is None and config.aggregation is None
+            if is_seen and not np.array_equal(asked, trained):
                 moves = intersection.fresh(
                     dataset.num_classes, len(positives), config.num_negatives
                 )

@@ -159,6 +159,22 @@ def test_rows_that_do_not_move_are_no_positives():
     assert not any(scores.any() for scores in nothing.values())
 
 
+@pytest.mark.parametrize("aggregation", ["plain", "secure"])
+def test_secure_sums_hide_which_decoys_of_a_client_train(run, tmp_path, aggregation):
+    run(
+        "--attack=intersection",
+        f"--dataset=glyphs:num_classes={N}",
+        "--negatives=pool:size=60",
+        f"--num_negatives={M}",
+        f"--aggregation={aggregation}",
+        "--participations=1",
+        "--attacked_clients=1",
+        f"--results_dir={tmp_path}",
+    ).ok()
+    moves = ["rows that move" in row["attack"] for row in read(tmp_path)]
+    assert any(moves) == (aggregation == "plain")
+
+
 ONE_ROUND = (
     "--attack=update",
     "--dataset=glyphs:num_classes=60",
