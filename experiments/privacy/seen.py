@@ -267,7 +267,8 @@ def model_fn(
     are [*phi, W]; phi ends in a dense layer with a bias.
 
     Raises:
-        InvalidInputError: If the images are of other classes than the clients'.
+        InvalidInputError: If the images are of other classes than the clients', or phi
+            ends in another layer.
     """
     if task.dataset.test_is_unseen:
         raise InvalidInputError(
@@ -279,6 +280,12 @@ def model_fn(
     images = np.concatenate([batch["image"] for batch in batches])
     labels = np.concatenate([batch["label"] for batch in batches])
     phi = task.feature_extractor_fn()
+    if not isinstance(phi.layers[-1], tf.keras.layers.Dense):
+        raise InvalidInputError(
+            f"--embedding_dim={phi.output_shape[-1]}: with as many numbers {phi.name} "
+            "has no dense layer at its end, whose inputs the attacks need: give "
+            "another. --attack=intersection needs none."
+        )
     last_inputs = models.inference(tf.keras.Model(phi.input, phi.layers[-1].input))
 
     def model_of(weights: tff.learning.models.ModelWeights) -> Model:

@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from experiments.privacy import attacks, seen
 from tests.algorithms import toy
-from tff_fedss import class_set_defences, class_sets, training
+from tests.refusals import refused
+from tff_fedss import class_set_defences, class_sets, tasks, training
 from tff_fedss.privacy import aggregate
 
 M = 4
@@ -84,6 +85,14 @@ def test_public_images_give_the_inputs_of_the_last_layer(run):
         rtol=1e-5,
         atol=1e-5,
     )
+
+
+def test_a_phi_without_a_last_dense_layer_is_refused(run):
+    images = tf.keras.Input(run.task.dataset.image_shape)
+    phi = tf.keras.Model(images, tf.keras.layers.Flatten()(images), name="flat")
+    task = tasks.Classification(run.task.dataset, lambda: phi)
+    with refused("--embedding_dim=.*flat has no dense layer at its end"):
+        seen.model_fn(task, most=5)
 
 
 @pytest.mark.parametrize("drops_rows", [False, True])
