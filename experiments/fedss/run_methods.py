@@ -29,7 +29,7 @@ _VALIDATION_SHARE = 0.1
 # With fewer clients, by default all train.
 _FEWEST_CLIENTS = 10
 # Columns of metrics.csv, of every run.
-COLUMNS = (
+_COLUMNS = (
     "loss",
     "accuracy",
     "top1",
@@ -177,7 +177,7 @@ def train_methods(config: RunConfig) -> str:
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
-        _columns(config, methods),
+        columns(config, methods),
     )
     if (summary := folder.summary("table")) is not None:
         return summary
@@ -222,9 +222,9 @@ def train_methods(config: RunConfig) -> str:
         return _finish(config, folder, task, runs, kept) + waited
 
 
-def _columns(config: RunConfig, methods: Sequence[str]) -> tuple[str, ...]:
+def columns(config: RunConfig, methods: Sequence[str]) -> tuple[str, ...]:
     """Returns the columns of metrics.csv, once each."""
-    names = [*COLUMNS, *privacy_config.columns(config)]
+    names = [*_COLUMNS, *privacy_config.columns(config)]
     if _may_keep_best(config):
         names.append(_validation_column(config))
     if config.chosen("dataset").options.get("num_unseen_classes"):

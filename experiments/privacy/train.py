@@ -44,7 +44,8 @@ def main(config: Config) -> None:
     folder = training.ResultsFolder(
         config.results_dir,
         config.deciding(),
-        (*run_methods.COLUMNS, *privacy_config.columns(config)),
+        # No round is kept as the best for validation clients.
+        run_methods.columns(dataclasses.replace(config, keep="last"), [server.METHOD]),
     )
     if (summary := folder.summary("text")) is not None:
         print(summary)

@@ -124,14 +124,14 @@ def test_clients_without_common_classes_choose_no_round(monkeypatch):
 def test_no_validation_clients_choose_no_round():
     with refused("--validation_share=0 leaves no validation clients"):
         own(keep="best", validation_share=0.0)
-    assert "validation_top1" in run_methods._columns(own(), ["fedss"])
+    assert "validation_top1" in run_methods.columns(own(), ["fedss"])
     unasked = own(validation_share=0.0)
-    assert "validation_top1" not in run_methods._columns(unasked, ["fedss"])
+    assert "validation_top1" not in run_methods.columns(unasked, ["fedss"])
 
 
 def test_no_column_is_there_twice():
     config = own(keep="best", on_validation=True, validation_share=0.2)
-    columns = run_methods._columns(config, ["fedss"])
+    columns = run_methods.columns(config, ["fedss"])
     assert len({*columns}) == len(columns)
 
 
