@@ -105,11 +105,14 @@ class Config(runtime_config.DeviceConfig):
         "small values are noise and are clipped (README.md): runs measure this, and "
         "warn.",
         low=1e-6,
+        high=300.0,  # Beyond it e^(-2 nu) may be 0, and classes are never drawn.
     )
     num_frequencies: int = config.flag(
         256, "D, of rff: there are 2 D features. See --nu.", low=1
     )
-    alpha: float = config.flag(100.0, "alpha of the quadratic kernel.", low=0.0)
+    alpha: float = config.flag(
+        100.0, "alpha of the quadratic kernel.", low=0.0, high=1e30
+    )
     leaf_size: int | None = config.flag(
         None,
         "Classes in a bucket at the bottom of the tree of rff or quadratic. Default: "

@@ -103,6 +103,8 @@ def test_own_images_are_trained_on(run, tmp_path):
     "flags, message",
     [
         (["--task=ptb"], "--task=ptb needs --data_dir=DIR"),
+        (["--nu=400"], "--nu=400: expected a number of at least 1e-06, at most 300"),
+        (["--alpha=1e300"], "--alpha=1e300: expected a number of at least 0"),
         (["--task=extreme", "--data_dir=/no/such"], "--data_dir=/no/such must hold"),
         (["--task=glyphs", "--data_dir=."], "has no effect on --task=glyphs"),
         (
