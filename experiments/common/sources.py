@@ -7,6 +7,7 @@ RESULTS/CELL/seedK/NAME with the name of each one's results folder. `tar -xf run
 itself reads it in memory and never extracts it. The same files give the same bytes.
 """
 
+import glob
 import io
 import lzma
 import os
@@ -80,8 +81,10 @@ def find_cells(path: pathlib.Path) -> dict[str, list[RunFolder]]:
         InvalidInputError: If the archive is damaged, or there are both or neither.
         RunStoppedError: If it cannot be read.
     """
+    # Unlike `rglob`, this also finds cells that are links to another disk.
+    found = glob.glob(f"**/seed*/{run_files.FLAGS}", root_dir=path, recursive=True)
     runs: dict[pathlib.Path, dict[str, bytes] | None] = {
-        flags.parent: None for flags in path.rglob(f"seed*/{run_files.FLAGS}")
+        (path / flags).parent: None for flags in found
     }
     archive = path / ARCHIVE if path.is_dir() else path
     if archive.exists():
@@ -174,7 +177,8 @@ def write_archive(path: str | os.PathLike, contents: Mapping[str, bytes]) -> Non
 def write_runs(path: str | os.PathLike, results_dir: str | os.PathLike) -> None:
     """Writes the finished runs of a results folder, CELL/seedK/, as an archive."""
     results_dir = pathlib.Path(results_dir)
-    runs = sorted(done.parent for done in results_dir.rglob(run_files.DONE))
+    found = glob.glob(f"**/{run_files.DONE}", root_dir=results_dir, recursive=True)
+    runs = sorted((results_dir / done).parent for done in found)
     write_archive(
         path,
         {

@@ -79,6 +79,15 @@ def test_runs_are_the_same_from_both(runs, archived):
     assert described(archived.parent) == expected
 
 
+def test_a_cell_may_be_a_link_to_another_disk(runs, tmp_path):
+    expected = described(runs)
+    cell = runs / "omniglot_fedss_m5"
+    cell.symlink_to(cell.rename(tmp_path / "elsewhere"))
+    assert described(runs) == expected
+    sources.write_runs(tmp_path / sources.ARCHIVE, runs)
+    assert described(tmp_path / sources.ARCHIVE) == expected
+
+
 def test_only_the_published_files_of_finished_runs_are_in_it(archived):
     names = sources.read_archive(archived)
     assert {pathlib.Path(name).name for name in names} == {
