@@ -142,6 +142,15 @@ def test_a_source_that_has_changed_is_asked_again(folder, tmp_path):
     assert answers.is_fresh(old)
 
 
+def test_a_link_to_nothing_is_no_source(tmp_path, monkeypatch):
+    monkeypatch.setattr(answers, "_ROOT", tmp_path)
+    (tmp_path / "run.sh").touch()
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / ".#x.py").symlink_to("me@host.1:2")
+    (tmp_path / "answers").touch()
+    assert answers.is_fresh(tmp_path / "answers")
+
+
 def test_the_first_answer_has_no_error(first):
     assert (first[1].returncode, first[1].stderr) == (0, "")
 
