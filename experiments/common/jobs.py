@@ -65,7 +65,9 @@ class Job:
         return ["-P", "-m", self.program, *self.arguments, *folders]
 
     def why_failed(self) -> str:
-        """Returns the last line of the log."""
+        """Returns the signal that has killed it, or else the last line of the log."""
+        if self.exit_code is not None and self.exit_code < 0:
+            return f"killed by {signal.Signals(-self.exit_code).name}"
         with contextlib.suppress(OSError):
             lines = self.log.read_text(errors="replace").strip().splitlines()
             return lines[-1] if lines else "its log is empty"

@@ -33,6 +33,13 @@ def test_a_task_returns_the_files_of_its_run(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_killed_run_is_told_from_one_that_gave_up(tmp_path):
+    job = jobs.Job("x seed 0", "none", [], tmp_path / "seed0")
+    job.log.write_text("error: no data\n")
+    for job.exit_code, why in ((2, "error: no data"), (-9, "killed by SIGKILL")):
+        assert job.why_failed() == why
+
+
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     """Returns the command of a cell of the toy paper's long table."""
