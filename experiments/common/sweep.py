@@ -250,7 +250,7 @@ def _check_length(job: jobs.Job, length: str, expected: int | None) -> None:
     """Raises InvalidInputError if a finished run has another length."""
     if not job.is_done or expected is None:
         return
-    flags = (job.folder / "flags.txt").read_text("utf-8").splitlines()
+    flags = (job.folder / "flags.txt").read_text("utf-8", "replace").splitlines()
     for flag in flags:
         if flag.startswith(f"--{length}=") and flag != f"--{length}={expected}":
             raise InvalidInputError(

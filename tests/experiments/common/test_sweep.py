@@ -14,7 +14,7 @@ import pytest
 
 from experiments.common import cells, jobs, option_words, sources, sweep
 from tests import waiting
-from tests.experiments import program_server
+from tests.experiments import program_server, run_folders
 from tff_fedss.errors import InvalidInputError
 
 
@@ -143,6 +143,12 @@ def test_a_cell_waits_for_the_one_that_it_starts_from(tmp_path):
         f"--pretrained={tmp_path / 'a_gamma0/seed0'}",
     ]
     assert "--pretrained=a.h5" in first.command
+
+
+def test_damaged_flags_of_a_finished_run_are_left_to_the_report(tmp_path):
+    folder = run_folders.write_run(tmp_path, "omniglot_fedss_m5", 0, 50.0)
+    (folder / "flags.txt").write_bytes(b"--model=\xff\n")
+    assert jobs_of("1", tmp_path, [0])[0].is_done
 
 
 def test_a_run_on_a_cluster_has_no_path_that_is_relative(tmp_path, monkeypatch):
