@@ -97,8 +97,11 @@ def plot(counts: Counts, title: str, note: str, path: pathlib.Path) -> None:
             axes.locator_params(integer=True)
         for axes in (*panels["client"], *panels["class"]):
             axes.set_axis_off()
-        figure.suptitle(f"{title} (dashed: mean)")
-        figure.supxlabel("\n".join(textwrap.wrap(note, 120)), fontsize="small")
+        # Names of folders may have dollars, which are no formulas.
+        options = {"parse_math": False}
+        figure.suptitle(f"{title} (dashed: mean)", **options)
+        wrapped = "\n".join(textwrap.wrap(note, 120))
+        figure.supxlabel(wrapped, fontsize="small", **options)
 
 
 def main(config: Config) -> None:

@@ -150,7 +150,8 @@ def figure7(
         figure.colorbar(image, ax=list(grid[0]), label=label)
         sampled = num_negatives + len(positives)
         sizes = f"|P_k| = {len(positives)}, |S_k| = {sampled}"
-        figure.suptitle(f"{dataset.name}: {client_id}'s own images, {sizes}")
+        title = f"{dataset.name}: {client_id}'s own images, {sizes}"
+        figure.suptitle(title, parse_math=False)
     return matrices
 
 
@@ -355,7 +356,8 @@ def figure9(
         curves.append(
             plots.Curve(label, sizes, values.mean(0), look, plots.std_of(values))
         )
-    title = f"{dataset.name}: gradient noise at {weights_title}"
+    name = dataset.name.replace("$", r"\$")  # Or it could be taken for a formula.
+    title = f"{name}: gradient noise at {weights_title}"
     if len(sizes) > 2 and curves[0].y.min() > 0:
         fits = [f"{law}: {x:.3f}" for law, x in laws(sizes, curves[0].y).items()]
         title += f"\nR$^2$ of {', '.join(fits)}"

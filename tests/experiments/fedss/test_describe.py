@@ -72,6 +72,12 @@ def test_glyphs_are_described_without_drawing_one(monkeypatch):
     assert counts["classes per client"].sum() == 4 * 2000
 
 
+def test_a_name_with_dollars_is_no_formula(tmp_path):
+    counts = {"images per client": np.array([1, 2])}
+    describe.plot(counts, "my $x_$ images", "no images in $x_$", tmp_path / "x.png")
+    assert (tmp_path / "x.png").exists()
+
+
 # --- The program ------------------------------------------------------------------
 
 
