@@ -22,6 +22,7 @@ import numpy as np
 import sklearn.metrics
 import tensorflow as tf
 import tensorflow_federated as tff
+from absl import flags as absl_flags
 
 from experiments.common import cells, config, plots, program, results
 from experiments.fedss import pages, run_config, run_methods, run_parts
@@ -57,7 +58,11 @@ def load(
     known = RunConfig().flags()
     own = {flag: text for flag, text in flags.items() if flag in known}
     # Nothing is written, but the folder is required.
-    run_flags = config.parse(RunConfig(results_dir="."), *cells.as_arguments(own))
+    try:
+        run_flags = config.parse(RunConfig(results_dir="."), *cells.as_arguments(own))
+    except absl_flags.Error as error:
+        where = runs[0].source.at("flags.txt")
+        raise InvalidInputError(f"{where}: {error}.") from error
     run_flags = run_config.with_defaults(dataclasses.replace(run_flags, **given))
     run_flags, dataset, *_ = run_methods.load(run_flags)
     run_flags, task, _ = run_parts.make_task(run_flags, [name], dataset)
@@ -70,16 +75,6 @@ def load(
             )
     rate = run_flags.learning_rate(name)
     return dataclasses.replace(run_flags, client_learning_rate=rate), task
-
-
-def _load_weights(run: results.Run) -> list[np.ndarray] | None:
-    """Reads [*phi, W]; None if they are not kept."""
-    path = run.path / f"{run.name}.npz"
-    if not path.exists():
-        return None
-    arrays = training.read_arrays(path)
-    phi = [arrays[name] for name in sorted(arrays) if name.startswith("phi_")]
-    return [*phi, arrays["W"]]
 
 
 # --- Figure 7 ---------------------------------------------------------------------
@@ -165,13 +160,10 @@ def _predictor(
     task: tasks.FederatedTask, run: results.Run
 ) -> Callable[[str], tuple[np.ndarray, np.ndarray]]:
     """Returns a function to true and predicted positions in P_k of client images."""
-    weights = _load_weights(run)
-    if weights is None:
-        raise InvalidInputError(f"{run.path / run.name}.npz is missing.")
+    path = run.path / f"{run.name}.npz"
     model = task.feature_extractor_fn()
-    *phi, classifier = weights
-    for variable, value in zip(model.trainable_variables, phi, strict=True):
-        variable.assign(value)
+    models.load_pretrained(model, path)
+    classifier = training.read_arrays(path)["W"]
 
     def predict(client_id: str) -> tuple[np.ndarray, np.ndarray]:
         batch = _images_of(task.dataset, client_id)
@@ -446,9 +438,12 @@ def main(config: Config) -> None:
 
 def _start(run: results.Run) -> tuple:
     """Returns the last two arguments of `figure9`, if the run has kept its weights."""
-    weights = _load_weights(run)
-    if weights is None:
+    path = run.path / f"{run.name}.npz"
+    if not path.exists():
         return ()
+    arrays = training.read_arrays(path)
+    phi = [arrays[name] for name in sorted(arrays) if name.startswith("phi_")]
+    weights = [*phi, arrays["W"]]
     kept = run.outcomes.get(run.name, {}).get("kept_round", run.rounds_done)
     title = f"{METHODS[run.name].title} after round {kept}"
     return tff.learning.models.ModelWeights(weights, []), title

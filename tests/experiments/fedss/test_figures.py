@@ -15,6 +15,7 @@ from experiments.fedss.methods import METHODS
 from experiments.fedss.run_config import RunConfig
 from tests.algorithms import toy
 from tests.experiments import run_folders
+from tests.refusals import refused
 from tff_fedss import tasks
 from tff_fedss.datasets import splits, synthetic
 from tff_fedss.datasets.federated import partitioners
@@ -227,6 +228,13 @@ def test_confusion_of_one_client(confusing, tmp_path, drawn):
     assert len(drawn[3].images) == 1
 
 
+def test_weights_of_another_model_are_refused(confusing, tmp_path):
+    wide = {"phi_000": np.ones([16, 32]), "W": np.ones([16, 32])}
+    np.savez(confusing[1].path / "neg_only.npz", **wide)
+    with refused("neg_only.npz does not fit .*: phi_000 is"):
+        figures.figure7(confusing, toy_task([7, 2, 2, 9]), tmp_path / "7.png", 5)
+
+
 @pytest.fixture
 def opened(monkeypatch):
     """The keywords with which the data set of a figure, some glyphs, is opened."""
@@ -286,6 +294,9 @@ def test_the_clients_are_those_of_the_run(opened, tmp_path):
     figures.load([read_run(run)])
     (run / "data.json").write_text('{"data": {"classes": 7}}')
     with pytest.raises(InvalidInputError, match="is a run on other data"):
+        figures.load([read_run(run)])
+    run_folders.write_run(tmp_path, cell, 0, 50.0, flags={"model": "big"})
+    with refused("flags.txt: flag --model=big: expected small_cnn"):
         figures.load([read_run(run)])
 
 
