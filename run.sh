@@ -242,7 +242,7 @@ case $command in
     enter_environment
     if [[ $command == benchmark ]]; then hand_on_settings; fi
     if [[ -n $module ]]; then run_program "$module" "$command" "$@"; fi
-    command -v -- "$command" > /dev/null || die "no command '$command'; see ./run.sh help"
+    type -P -- "$command" > /dev/null || die "no command '$command'; see ./run.sh help"
     exec "$command" "$@"
     ;;
 esac
