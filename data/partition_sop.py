@@ -12,7 +12,7 @@ train --dataset=sop` makes the same partition itself; `--dataset=sop:clients_csv
 reads a file of this form.
 
 Expected: 59,551 images of 11,318 classes on 596 clients; 595 of them have 100 images,
-the last has 51, and they have 19.99 classes on average (FedSS, Section 4.3: 596
+the last has 51, and they have 19.8 classes on average (FedSS, Section 4.3: 596
 clients, 100 images, 20 classes). The paper's partition was not published: --seed
 decides ours. The same seed gives the same bytes at every run. It takes a second or two
 and 1.3 MB.
