@@ -85,6 +85,14 @@ REFUSED_TARS = {
         Member("pax", zeros=LARGE, kind=tarfile.XHDTYPE),
         *good,
     ],
+    "a time that is no number": lambda good, _: [
+        Member("pax", b"13 mtime=nan\n", kind=tarfile.XHDTYPE),
+        *good,
+    ],
+    "a null in a name": lambda good, _: [
+        Member("pax", b"14 path=a\0b/c\n", kind=tarfile.XHDTYPE),
+        *good,
+    ],
 }
 # These are read in memory, left out or refused.
 HARMLESS = {

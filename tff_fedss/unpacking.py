@@ -119,7 +119,9 @@ def check_member(member: tarfile.TarInfo) -> None:
     """Raises an UnpackingError if a member of a tar is neither a file nor a folder."""
     if not (member.isfile() or member.isdir()):
         raise UnpackingError(f"{member.name} is a link; expected a file")
-    if member.size < 0 or member.issparse():
+    # A PAX header may have any text, also as a number: "inf", "nan".
+    is_sound = 0 <= member.size < 1 << 62 and abs(member.mtime) < 1 << 62
+    if not is_sound or "\0" in member.name or member.issparse():
         raise UnpackingError(f"{member.name} is damaged or sparse; expected a file")
 
 
