@@ -138,6 +138,10 @@ def test_idx_files_without_images_are_named(tmp_path):
     own_images.write(tmp_path, idx_files("t10k", 0))
     with refused("have 0 images"):
         labelled_images.load("mnist", tmp_path)
+    for path in tmp_path.iterdir():  # As EMNIST's are called.
+        path.rename(tmp_path / f"emnist-digits-{path.name}")
+    with refused(r"found no train-images-idx3-ubyte\[.gz\] or t10k-images"):
+        labelled_images.load("mnist", tmp_path)
 
 
 def test_a_subset_is_balanced_and_repeatable(tmp_path):

@@ -27,6 +27,9 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
         if images.exists():
             labels = read_idx(_stored(path / label_file), flag, 1)
             parts[part] = read_idx(images, flag, 3), labels.astype(np.int32)
+    if not parts:
+        names = " or ".join(f"{image_file}[.gz]" for image_file, _ in FILES.values())
+        raise InvalidInputError(f"{flag}: found no {names}.")
     for part, (images, labels) in parts.items():
         largest = labels.max(initial=0)
         if not len(images) or len(images) != len(labels) or largest > 9:
