@@ -101,6 +101,10 @@ def test_a_table_says_all():
         "y.png": ("cat", "bob", layout.VALIDATION),
     }
     assert what.note == "left out: 1 images that images.csv does not list"
+    # A file without an image's ending is also listed.
+    names = ["x.dat", "y.png"]
+    what = layout.from_table(b"path,label\nx.dat,a\n", "images.csv", names, "X")
+    assert what.note == "left out: 1 images that images.csv does not list"
 
 
 @pytest.mark.parametrize(

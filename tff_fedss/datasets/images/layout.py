@@ -289,9 +289,10 @@ def from_table(
     found = list(rows())
     if not found:
         raise InvalidInputError(f"{source}: {table} has no row.")
-    left_out = sum(map(formats.is_image_name, names)) - len(found)
+    listed = {row.path for row in found}
+    left_out = len(set(filter(formats.is_image_name, names)) - listed)
     note = f"left out: {left_out:,} images that {table} does not list"
-    return from_rows(found, names, note if left_out > 0 else "")
+    return from_rows(found, names, note if left_out else "")
 
 
 def _numbered(
