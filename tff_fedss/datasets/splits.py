@@ -97,15 +97,16 @@ def hold_out(
         raise InvalidInputError(f"test={test} leaves no training image.")
     if left_out := len(rows) - len(train) - len(tests):
         note += f"; left out: {left_out:,} images of the data's own val or test"
-    public = _public(index, train, num_public_classes, rng)
-    train = np.setdiff1d(train, public, assume_unique=True)
     known = np.isin(index.labels[tests], index.labels[train])
-    if is_unseen and known.any():
+    if is_unseen and known.any():  # Also if it is public: a warm start trains it.
         name = index.class_names[index.labels[tests[known][0]]]
         raise InvalidInputError(
             f"the class {name!r} of the test is also trained, and retrieval needs "
             "classes that no client has: use test=classes."
         )
+    public = _public(index, train, num_public_classes, rng)
+    train = np.setdiff1d(train, public, assume_unique=True)
+    known = np.isin(index.labels[tests], index.labels[train])
     if not is_unseen and not known.all():
         left_out = len(tests) - int(known.sum())
         classes = len(np.unique(index.labels[tests[~known]]))

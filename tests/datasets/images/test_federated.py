@@ -128,6 +128,10 @@ def test_images_are_those_of_the_files(index):
     [
         ({"retrieval": True, "test": "images"}, "test=images is for classification"),
         ({"retrieval": True}, "'class 6' of the test is also trained"),
+        (  # Here both classes of the test are public.
+            {"retrieval": True, "num_public_classes": 6, "seed": 2},
+            "'class 6' of the test is also trained",
+        ),
         (
             {"num_public_classes": 7},
             "num_public_classes=7 must .* leave two of 8 classes",
