@@ -44,6 +44,13 @@ def test_a_zip_may_name_its_files_from_the_current_folder(tmp_path):
     assert source.read(0) == b"./a/2.png"
 
 
+def test_an_archive_beside_images_does_not_replace_them(tmp_path):
+    own_images.write(tmp_path / "old.zip", CONTENTS)
+    assert sources.open_source(tmp_path).names == sorted(CONTENTS)
+    own_images.write(tmp_path, own_images.images("1.png"))
+    assert sources.open_source(tmp_path).names == ["1.png", "old.zip"]
+
+
 def test_a_compressed_tar_is_unpacked_and_listed_once(tmp_path, monkeypatch, cache):
     folder = own_images.write(tmp_path / "data", CONTENTS)
     packed = shutil.make_archive(tmp_path / "packed", "gztar", folder)

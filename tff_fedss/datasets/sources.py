@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from tff_fedss import files, progress, unpacking
+from tff_fedss.datasets import formats
 from tff_fedss.errors import InvalidInputError, RunStoppedError
 
 SUFFIXES = (
@@ -167,9 +168,14 @@ def open_source(data_dir: str | os.PathLike | None, label: str | None = None) ->
 
 
 def _only_archive(folder: pathlib.Path) -> pathlib.Path | None:
-    """Returns the only archive of a folder without other folders and tables."""
+    """Returns the only archive of a folder without folders, tables and images."""
     entries = [path for path in folder.iterdir() if not path.name.startswith(".")]
-    if any(path.is_dir() or path.suffix.lower() == ".csv" for path in entries):
+    if any(
+        path.is_dir()
+        or path.suffix.lower() == ".csv"
+        or formats.is_image_name(path.name)
+        for path in entries
+    ):
         return None
     archives = list(filter(is_archive, entries))
     return archives[0] if len(archives) == 1 else None
