@@ -190,6 +190,10 @@ CASES = {
         own_images.images("train/a/1.png", "test/a/1.png", "extra/a/1.png"),
         "the folder extra beside test and train",
     ),
+    "train and test of some classes only": (
+        own_images.images("a/train/1.png", "a/test/1.png", "b/1.png"),
+        "the folder b beside test and train",
+    ),
     "clients or classes": (
         own_images.images("x/a/1.png", "y/a/1.png"),
         "x/a and y/a may be one class of two clients, or two classes",

@@ -144,13 +144,15 @@ def _without_splits(
     parts: dict[str, tuple], source: str
 ) -> tuple[dict[str, tuple], dict[str, int]]:
     """Removes the level of folders for training and test, if there is one."""
-    for level in range(min(map(len, parts.values()))):
-        found = {rest[level].lower() for rest in parts.values()}
+    for level in range(max(map(len, parts.values()))):
+        found = {rest[level].lower() for rest in parts.values() if len(rest) > level}
         kinds = {_SPLITS[name] for name in found if name in _SPLITS}
         if TRAIN not in kinds or len(kinds) < 2:
             continue
         strange = sorted(
-            {r[level] for r in parts.values() if r[level].lower() not in _SPLITS}
+            "/".join(rest[: level + 1])
+            for rest in parts.values()
+            if len(rest) <= level or rest[level].lower() not in _SPLITS
         )
         if strange:
             others = " and ".join(sorted(found & _SPLITS.keys()))
