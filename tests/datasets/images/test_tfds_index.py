@@ -41,6 +41,8 @@ def test_any_feature_may_be_the_class(folder):
     index = load(folder, "small_faces/plain:1.2.0", label="place")
     assert index.class_names == [f"place {k}" for k in range(4)]
     assert index.clients is None
+    index = load(folder, label="place", client="place")
+    assert index.client_names == index.class_names
 
 
 def test_it_is_listed_once(folder, monkeypatch):

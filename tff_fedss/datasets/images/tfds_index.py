@@ -173,13 +173,13 @@ def _records(
 ) -> records.RecordIndex:
     """Returns the records of some splits in TFDS's own order."""
     image_key, *others = keys.values()
-    kinds = {key: _kind(info.features[key]) for key in others}
+    kinds = [(key, _kind(info.features[key])) for key in others]
 
     def parse(serialized: bytes) -> tuple:
         features = records.parsed(serialized)
         encoded = records.value(features, image_key, "bytes_list")
         records.check_image(encoded, formats.ALL)
-        return tuple(records.value(features, *each) for each in kinds.items())
+        return tuple(records.value(features, *each) for each in kinds)
 
     splits = [info.splits[name] for name in used]
     paths = [path for split in splits for path in split.filepaths]
