@@ -179,6 +179,11 @@ def test_damaged_shards_and_index(data_dir):
     shard.unlink()
     assert f"{shard}: 0 bytes" in message_of(_load, data_dir)
     shard.write_bytes(content)
+    sizes = folder / "class_sizes.csv"
+    content = sizes.read_bytes()
+    sizes.write_bytes(content[: content.rindex(b"n")])
+    assert f"{sizes}: " in message_of(_load, data_dir)
+    sizes.write_bytes(content)
     index = folder / "index.npz"
     whole = index.read_bytes()
     damaged = bytearray(whole)

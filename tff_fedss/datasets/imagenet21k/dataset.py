@@ -41,6 +41,9 @@ def open_index(folder: pathlib.Path, split: str) -> records.RecordIndex:
     sizes = read_class_sizes(folder)[split]
     path = folder / INDEX_FILE
     lengths = unpacking.read_npz(path)[split]  # It compares a checksum.
+    if len(lengths) != sizes.sum():
+        found = f"{sizes.sum():,} images for {split}, not {len(lengths):,}"
+        raise errors.InvalidInputError(f"{folder / CLASS_SIZES_FILE}: {found}.")
     frame = records.HEADER_BYTES + records.FOOTER_BYTES
     ends = np.cumsum(lengths + frame)  # Counted over all shards.
     shard_ends = np.append(0, ends)[np.cumsum(sizes)]
