@@ -175,6 +175,10 @@ def test_missing_and_corrupt_images_are_named_and_can_be_mended(
     own_images.write(target, {**whole, name: whole[name][:-20]})
     with pytest.raises(InvalidInputError, match=f"{name} is cut off or damaged"):
         sop.load(tmp_path, **_SIZES)
+    webp = own_images.encoded(own_images.picture(0), "WEBP")
+    own_images.write(target, {**whole, name: webp})
+    with pytest.raises(InvalidInputError, match=f"{name} is no whole JPEG or PNG"):
+        sop.load(tmp_path, **_SIZES)
     without = {key: value for key, value in whole.items() if key != name}
     if unpacked:
         (tmp_path / name).unlink()

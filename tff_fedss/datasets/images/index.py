@@ -143,12 +143,15 @@ class ImageIndex:
 
     def _check(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
         self._source.check_names()
+        # As they are, TensorFlow must decode them.
+        is_converted = self._normalize is formats.normalized
+        kinds = formats.ALL if is_converted else formats.OF_TENSORFLOW
 
         def problem(part: np.ndarray) -> str | None:
             for number in part.tolist():
                 name = self._source.names[number]
                 try:
-                    formats.check(self._source.read(number), formats.ALL)
+                    formats.check(self._source.read(number), kinds)
                 except ValueError as error:
                     return f"{name} {error}"
                 except sources.DAMAGED as error:
