@@ -52,6 +52,19 @@ def test_the_list_is_read_and_the_images_are_those_it_names(folder):
     assert pairs.fingerprint() == same.fingerprint()
 
 
+def test_images_are_read_as_those_of_the_data_are(folder):
+    path = folder / "Ann_A/Ann_A_0001.png"
+    pairs = LfwPairs(folder / "pairs.txt", folder, image_size=16)
+    Image.fromarray(np.full((20, 20), 40_000, np.uint16)).save(path)
+    assert (pairs.images(0, 1) == 40_000 >> 8).all()
+    noise = np.random.default_rng(0).integers(256, size=(300, 300, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(path)
+    content = path.read_bytes()
+    path.write_bytes(content[:60_000] + content[60_000:].replace(b"IDAT", b"\1\2\3\4"))
+    with refused("Ann_A_0001.png is cut off or damaged"):
+        pairs.images(0, 1)
+
+
 def test_the_folds_are_measured_beside_the_data_s_own_pairs(folder):
     pairs = LfwPairs(folder / "pairs.txt", folder, image_size=16)
     images = np.random.default_rng(0).integers(

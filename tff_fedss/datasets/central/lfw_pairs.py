@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from tff_fedss import files
-from tff_fedss.datasets import fingerprint, sources
+from tff_fedss.datasets import fingerprint, formats
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError
 
@@ -109,8 +109,10 @@ class LfwPairs:
         return self._place_of[key]
 
     def _read(self, path: pathlib.Path) -> np.ndarray:
-        with sources.reading(str(path)), Image.open(path) as image:
-            size = (self._size, self._size)
-            return np.asarray(
-                image.convert("RGB").resize(size, Image.Resampling.BILINEAR)
-            )
+        content = files.read_bytes(path)
+        try:
+            image = Image.fromarray(formats.pixels(content))
+        except ValueError as error:
+            raise InvalidInputError(f"{path} {error}.") from error
+        size = (self._size, self._size)
+        return np.asarray(image.resize(size, Image.Resampling.BILINEAR))
