@@ -97,6 +97,12 @@ def test_labels_that_are_nowhere_are_named(tmp_path):
     (tmp_path / "x.xml").write_text("<labels>")
     with refused("x.xml: no element found"):
         extreme.read(tmp_path / "x.arff")
+    (tmp_path / "x.xml").write_text(XML)
+    with refused("x.xml: the label 'TAG_c' is no attribute of x.arff"):
+        extreme.read(tmp_path / "x.arff")
+    (tmp_path / "y.xml").write_text(XML)
+    with refused("found x.xml, y.xml; expected one"):
+        extreme.read(tmp_path / "x.arff")
 
 
 def test_a_folder_needs_one_file_for_each_part(tmp_path):

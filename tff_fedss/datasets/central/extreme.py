@@ -278,12 +278,18 @@ def _read_arff(
 def _which_are_labels(path: pathlib.Path, names: list[str]) -> np.ndarray:
     """Returns which attributes are labels, bool[attributes]."""
     lists = sorted(path.parent.glob("*.xml"))
+    if len(lists) > 1:
+        found = ", ".join(file.name for file in lists)
+        raise errors.InvalidInputError(f"{path.parent}: found {found}; expected one.")
     if lists:
         try:
             root = xml.etree.ElementTree.fromstring(files.read_bytes(lists[0]))
         except xml.etree.ElementTree.ParseError as error:
             raise errors.InvalidInputError(f"{lists[0]}: {error}.") from error
-        labels = {e.get("name") for e in root.iter() if e.tag.endswith("label")}
+        labels = {e.get("name", "") for e in root.iter() if e.tag.endswith("label")}
+        if missing := labels.difference(names):
+            what = f"the label {min(missing)!r} is no attribute of {path.name}"
+            raise errors.InvalidInputError(f"{lists[0]}: {what}.")
         is_label = np.array([name in labels for name in names], bool)
     else:
         is_label = np.array([name.startswith(_ARFF_LABEL) for name in names], bool)
