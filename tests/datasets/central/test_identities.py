@@ -135,6 +135,9 @@ def test_a_given_test_is_taken_as_it_is(tmp_path):
     data = load(own_images.write(folder, own_images.images(*names, *seen, *unseen)))
     assert data.test_is_unseen and data.test_labels.tolist() == [3, 3, 4, 4]
     assert "left out: 9 images of the data's own val or test" in data.summary
+    own_images.write(folder, own_images.images("train/d/0.png"))
+    data = load(folder, test="classes")
+    assert "left out: 13 images of the data's own val or test" in data.summary
 
 
 def test_the_share_of_held_out_identities(tmp_path):

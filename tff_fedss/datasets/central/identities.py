@@ -214,7 +214,9 @@ def _unseen(
         )
     chosen = several[rng.permutation(len(several))[:num_test]]
     is_test = np.isin(images.labels[rows], chosen)
-    return rows[~is_test], rows[is_test], ""
+    left_out = len(images) - len(rows)
+    note = f"left out: {left_out:,} images of the data's own val or test"
+    return rows[~is_test], rows[is_test], note if left_out else ""
 
 
 def _given_is_unseen(images: index.ImageIndex) -> bool:
