@@ -266,6 +266,15 @@ def test_a_validation_set_without_images(error_of, miniature):
     assert error_of(changes).endswith("val_annotations.txt has no image.")
 
 
+def test_public_classes_must_leave_a_test(miniature, tmp_path):
+    of_class = [f"{_ROOT}val/images/val_{i}.JPEG" for i in (0, 6)]
+    files = {k: v for k, v in miniature.items() if "/val/" not in k or k in of_class}
+    lines = [line for line in _annotation_lines() if _WNIDS[0] in line]
+    own_images.write(tmp_path, {**files, _ANNOTATIONS: "".join(lines).encode()})
+    with refused("val has none of clients' classes"):
+        _load(tmp_path, num_public_classes=4, seed=2)
+
+
 @pytest.mark.parametrize(
     ("wnids", "message"),
     [

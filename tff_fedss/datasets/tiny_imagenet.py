@@ -86,11 +86,14 @@ def load(
 
     rows = np.flatnonzero(is_train & (use_of_row == 0))
     split = partition.split(labels[rows], rng)
+    test = np.flatnonzero(~is_train & (use_of_row == 0))
+    if not len(test):
+        raise InvalidInputError(f"{images.label}: val has none of clients' classes.")
     return federated_dataset(
         images,
         labels,
         split._replace(order=rows[split.order]),
-        test=np.flatnonzero(~is_train & (use_of_row == 0)),
+        test=test,
         public=np.flatnonzero(is_train & (use_of_row == 1)),
         unseen=np.flatnonzero(use_of_row == 2),
         num_classes=int(np.sum(use == 0)),
