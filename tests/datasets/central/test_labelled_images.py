@@ -13,6 +13,8 @@ from tests.refusals import refused
 from tff_fedss import memory
 from tff_fedss.datasets import images
 from tff_fedss.datasets.central import labelled_images, public_images
+from tff_fedss.datasets.images import tfds_index
+from tff_fedss.errors import InvalidInputError
 
 _SIDE = 8
 _CLASSES = ("cat", "dog")
@@ -175,6 +177,19 @@ def test_tfds_by_name(tmp_path, monkeypatch, cache):
     assert sorted(tests) == list(range(12, 18))
     np.testing.assert_array_equal(np.array(train) % 2, data.train_labels)
     assert len(labelled_images.load("cifar10").train_images) == 12
+
+
+@pytest.mark.parametrize(
+    "name", sorted(labelled_images.SOURCES.keys() - {"tiny_imagenet"})
+)
+def test_the_label_of_each_data_set_of_tfds_is_known(name, monkeypatch):
+    def load(name, label=None, **_):
+        keys = tfds_index._keys(tfds.builder(name).info, None, label, None)
+        raise InvalidInputError(f"it is {keys['label']}")
+
+    monkeypatch.setattr(tfds_index, "load", load)
+    with refused("it is label"):
+        labelled_images.load(name, image_size=32)
 
 
 def test_what_tfds_cannot_get_is_named(monkeypatch):

@@ -211,7 +211,10 @@ def load(
         from tff_fedss.datasets.images import tfds_index  # Slow to import.
 
         hint = f"dataset={name} also reads your own files, with `data_dir`."
-        images = tfds_index.load(source.tfds_name, splits=source.splits, hint=hint)
+        # CIFAR-100 has a second class label, a coarse one.
+        images = tfds_index.load(
+            source.tfds_name, label="label", splits=source.splits, hint=hint
+        )
     else:
         path, flag = pathlib.Path(data_dir), f"data_dir={os.fspath(data_dir)}"
         if name in _IDX_DATASETS and any(path.glob("*-idx3-ubyte*")):
