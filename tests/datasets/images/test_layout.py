@@ -92,7 +92,7 @@ def test_a_table_says_all():
     table = (
         "path,label,client,split\r\n"
         'x/a b.png,cat,ann,train\r\n\r\n"x/ü\n.png",dog,bob,Test\r\n'
-        "./y.png,cat,bob,val\r\n"
+        "./y.png, cat,bob , val\r\n"
     )
     what = layout.from_table(table.encode(), "images.csv", sorted(names), "data_dir=X")
     assert found(what, names) == {

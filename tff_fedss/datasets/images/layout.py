@@ -278,8 +278,9 @@ def from_table(
 
     def rows() -> Iterator[Row]:
         for where, values in files.csv_table(content, f"{source}: {table}", columns):
-            split = values.get("split", "train").strip().lower()
-            has_names = all(values.get(k, "x").strip() for k in ("label", "client"))
+            values = {k: v if k == "path" else v.strip() for k, v in values.items()}
+            split = values.get("split", "train").lower()
+            has_names = all(values.get(k, "x") for k in ("label", "client"))
             if split not in _SPLITS or not has_names:
                 wanted = "a label, a client, and the split train, test or val"
                 raise InvalidInputError(f"{where}: found {values}; expected {wanted}.")
