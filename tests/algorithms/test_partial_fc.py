@@ -194,6 +194,11 @@ def test_ca_pcc_is_the_mean_cosine_with_the_positive_centre():
 
 
 def test_bad_sizes_are_named():
+    for wrong in (-1, N):
+        inputs, labels = batch(0)
+        labels[3] = wrong
+        with pytest.raises(ValueError, match="labels outside of 0..82"):
+            build().update(inputs, labels)
     with pytest.raises(ValueError, match="2 examples for 4 devices"):
         build(4).update(*batch(0, examples=2))
     with pytest.raises(ValueError, match="num_strata=8 must be at least 9"):

@@ -149,10 +149,14 @@ class PartialFC(InPlace):
         """Does one step on inputs of the encoder with labels int32[examples].
 
         Returns `loss`, the sum before the step, and further inputs of `round_metrics`.
-        Raises ValueError if there are fewer examples than devices.
+        Raises ValueError if there are fewer examples than devices, or a label is not in
+        0..n-1.
         """
         if len(labels) < len(self._mesh):
             raise ValueError(f"{len(labels)} examples for {len(self._mesh)} devices")
+        last = self._matrices["W"].shape[0] - 1
+        if np.min(labels) < 0 or np.max(labels) > last:
+            raise ValueError(f"labels outside of 0..{last}")
         samples = self.draw_sample(labels)
         has_target = np.any([sample.targets >= 0 for sample in samples], 0)
         num_trained = int(has_target.sum())
