@@ -224,6 +224,15 @@ CALLS = [
         ),
         "give joint_aggregator, or phi_aggregator",
     ),
+    (lambda: ServerUpdate(after_step=1), "after_step must be a function from W to"),
+    (
+        lambda: algorithms.compose_dataset_computation(examples, toy.build()),
+        "dataset_computation must be a tff Computation, found <function",
+    ),
+    (
+        lambda: algorithms.compose_dataset_computation(toy.build().next, None),
+        "process must be a tff LearningProcess, found None",
+    ),
     (lambda: aggregation.SparseRowsFactory(0), "threshold=0 must be at least 1"),
     (lambda: private(clip=0.0), "clip=0.0 must be above 0"),
     (lambda: private(noise_multiplier=-1), "noise_multiplier=-1 must be at least 0"),

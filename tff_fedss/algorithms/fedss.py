@@ -291,8 +291,14 @@ def compose_dataset_computation(
         training.
 
     Raises:
-        TypeError: If the data are not those that the process takes.
+        TypeError: If the data are not those that the process takes, or an argument is
+            of another type.
     """
+    for name, value, kind in (
+        ("dataset_computation", dataset_computation, tff.Computation),
+        ("process", process, tff.learning.templates.LearningProcess),
+    ):
+        errors.check_kind(name, value, kind, f"a tff {kind.__name__}")
     state_type, clients_type = process.next.type_signature.parameter
     client_type = collections.OrderedDict(
         tff.structure.iter_elements(clients_type.member)

@@ -179,6 +179,9 @@ class ServerUpdate:
     def __post_init__(self):
         optimizers.check_optimizer("optimizer of ServerUpdate", self.optimizer)
         _check_learning_rate_fn(self.learning_rate_fn)
+        if self.after_step is not None:
+            wanted = "from W to (W, metrics)"
+            errors.check_function("after_step", self.after_step, 1, wanted)
         weighting = aggregation.check_weighting(self.client_weighting)
         object.__setattr__(self, "client_weighting", weighting)
         if self.joint_aggregator and (self.phi_aggregator or self.rows_aggregator):
