@@ -24,7 +24,7 @@ from tests.algorithms.toy import (
     weights_of,
 )
 from tff_fedss import algorithms, class_sets, models, runtime
-from tff_fedss.algorithms import client_update, fedss
+from tff_fedss.algorithms import client_update, fedss, optimizers
 from tff_fedss.runtime import in_process
 
 SGD = tff.learning.optimizers.build_sgdm(1.0)
@@ -129,6 +129,39 @@ def test_more_padding_changes_nothing():
         assert metrics["classes_per_client"] == pytest.approx(22 / 3)
         states.append(state)
     assert_close(*states)
+
+
+class Unused(tf.keras.layers.Layer):
+    """Has a weight without effect."""
+
+    def build(self, _):
+        self.w = self.add_weight("w", (2,), initializer="ones")
+
+    def call(self, features):
+        return features
+
+
+def test_a_weight_without_effect_stays():
+    """With FedProx, as a part of one vector, and with a batch size of NumPy's."""
+    model = tf.keras.Sequential([dense_features(), Unused()])
+    optimizer = optimizers._OverOneVector(SGD)
+    training = algorithms.ClientTraining(
+        optimizer, np.int64(2), proximal=0.5, use_xla=True
+    )
+    builder = class_sets.AllClasses(NUM_CLASSES)
+    class_set = builder.build(tf.constant([1]), tf.zeros([2], tf.int32))
+    phi = tuple(v.read_value() for v in model.trainable_variables)
+    w = tf.ones([NUM_CLASSES, EMBEDDING_DIM])
+    task = client_update.ClientTask(
+        class_set,
+        tf.ones([3, *IMAGE_SHAPE]),
+        tf.constant([1, 2, 1]),
+        tf.constant([1, 2]),
+    )
+    loss_fn = fedss._LOSSES["full_softmax"]
+    result = client_update.train(model, phi, w, task, training, loss_fn)
+    *moved, unused = result.delta.phi
+    assert all(np.any(delta) for delta in moved) and not np.any(unused)
 
 
 class CosineHead(tf.keras.layers.Layer):

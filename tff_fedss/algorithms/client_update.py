@@ -249,7 +249,9 @@ def build_step(
                 example_losses = tf.where(counts, example_losses, 0.0)
                 num_counted = tf.reduce_sum(tf.cast(counts, tf.float32))
                 loss = tf.reduce_sum(example_losses) / num_counted
-        gradient = tape.gradient(loss, (variables, w))
+        # Zeros, not None, of a weight that the loss does not depend on.
+        zero = tf.UnconnectedGradients.ZERO
+        gradient = tape.gradient(loss, (variables, w), unconnected_gradients=zero)
         weights = tuple(v.read_value() for v in variables), w
         if training.proximal:
             gradient = tf.nest.map_structure(

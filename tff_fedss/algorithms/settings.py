@@ -120,6 +120,8 @@ class ClientTraining:
         optimizers.check_optimizer("optimizer of ClientTraining", self.optimizer)
         errors.check_range("proximal", self.proximal, 0)
         errors.check_range("batch_size", self.batch_size, 1, whole=True)
+        # NumPy's integers would be tensors of another type.
+        object.__setattr__(self, "batch_size", int(self.batch_size))
         errors.check_range("num_epochs", self.num_epochs, 1, whole=True)
         errors.check_range("logit_scale", self.logit_scale, 0, above=True)
         _check_learning_rate_fn(self.learning_rate_fn)
