@@ -295,7 +295,8 @@ def test_the_clients_are_those_of_the_run(opened, tmp_path):
     (run / "data.json").write_text('{"data": {"classes": 7}}')
     with pytest.raises(InvalidInputError, match="is a run on other data"):
         figures.load([read_run(run)])
-    run_folders.write_run(tmp_path, cell, 0, 50.0, flags={"model": "big"})
+    edited = (run / "flags.txt").read_text().replace("=small_cnn", "=big")
+    (run / "flags.txt").write_text(edited)
     with refused("flags.txt: flag --model=big: expected small_cnn"):
         figures.load([read_run(run)])
 
