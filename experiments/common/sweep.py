@@ -127,7 +127,7 @@ def main(config: Config, arguments: list[str]) -> None:
     if config.list:
         print_commands(asked.jobs)
         return
-    from experiments.common import report, sources
+    from experiments.common import report
 
     if config.cluster is not None and config.gpus:
         raise InvalidInputError(
@@ -135,11 +135,6 @@ def main(config: Config, arguments: list[str]) -> None:
             "run gets a GPU of its own."
         )
     if not config.report:
-        if (asked.folder / sources.ARCHIVE).exists():
-            raise InvalidInputError(
-                f"--results_dir={asked.folder} holds {sources.ARCHIVE}, finished runs: "
-                "give --report, or another folder."
-            )
         jobs.run(asked.jobs, config.workers, config.gpus, config.cluster)
     if config.report or any(job.is_done for job in asked.jobs):
         command = ["./run.sh", "table", *sys.argv[1:]]
@@ -161,7 +156,8 @@ def find(
         tables_of: Returns the tables of a paper.
 
     Raises:
-        InvalidInputError: If the table, the scale or a cell is not there.
+        InvalidInputError: If the table, the scale or a cell is not there, or its runs
+            are published ones.
     """
     asked = arguments[0] if len(arguments) == 1 else ""
     paper, _, name = asked.rpartition("/")
@@ -187,6 +183,12 @@ def find(
     table = tables[key]
     suffix = f"_{config.rounds}_rounds" if config.rounds else ""
     folder = pathlib.Path(config.results_dir or f"results/{table.results}{suffix}")
+    archive = "runs.tar.xz"  # See `sources`, which takes long to import.
+    if not config.report and (folder / archive).exists():
+        raise InvalidInputError(
+            f"--results_dir={folder} holds {archive}, finished runs: give --report, or "
+            "another folder."
+        )
     seeds = list(dict.fromkeys(config.seeds or table.seeds))
     return TableRuns(
         key, table, folder, len(seeds), _jobs(key, table, config, seeds, folder)

@@ -15,6 +15,7 @@ import pytest
 from experiments.common import cells, jobs, option_words, sources, sweep
 from tests import waiting
 from tests.experiments import program_server, run_folders
+from tests.refusals import refused
 from tff_fedss.errors import InvalidInputError
 
 
@@ -70,9 +71,12 @@ def test_what_is_done_is_not_run_again(run, finished):
     assert outcome.code == 2 and "its cell now has --rounds=7" in outcome.errors
 
 
-def test_a_folder_of_published_runs_is_only_reported(run, tmp_path):
+@pytest.mark.parametrize("is_list", [False, True])
+def test_a_folder_of_published_runs_is_only_reported(tmp_path, is_list):
     (tmp_path / sources.ARCHIVE).touch()
-    run("toy/1", tmp_path).refused("finished runs: give --report")
+    with refused("finished runs: give --report"):
+        jobs_of("1", tmp_path, [0], list=is_list)
+    assert jobs_of("1", tmp_path, [0], list=is_list, report=True)
 
 
 def test_a_list_has_a_command_for_each_run_that_is_missing(server, run, finished):
