@@ -90,12 +90,14 @@ def of_paper(
 
     `traffic_figure` is the paper's number of the figure of its traffic.
     """
+    best = [m.title for m in METHODS.values() if m.is_best_of_seeds]
+    rows = {cell.row for cell in cells}
     found = of_search(
         title,
         cells,
         results,
         is_pivot=True,
-        best_of=tuple(m.title for m in METHODS.values() if m.is_best_of_seeds),
+        best_of=tuple(row for row in best if row in rows),
         notes=(_class_sets, _saving),
         draw=functools.partial(draw, traffic_figure=traffic_figure),
     )

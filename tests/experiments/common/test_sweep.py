@@ -211,6 +211,7 @@ def test_table_4_shares_the_runs_of_table_2():
 def test_the_cells_of_a_table_may_stand_in_one(paper):
     """They differ in what defines a cell; a setting of LEAP is a table of its own."""
     for table in cells.tables_of(paper).values():
+        assert {*table.best_of} <= {cell.row for cell in table.cells.values()}
         groups = {}
         for name, cell in table.cells.items():
             groups.setdefault(name.rpartition("/")[0], {})[name] = cell
