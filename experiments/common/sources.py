@@ -81,11 +81,9 @@ def find_cells(path: pathlib.Path) -> dict[str, list[RunFolder]]:
         InvalidInputError: If the archive is damaged, or there are both or neither.
         RunStoppedError: If it cannot be read.
     """
-    # Unlike `rglob`, this also finds cells that are links to another disk.
-    found = glob.glob(f"**/seed*/{run_files.FLAGS}", root_dir=path, recursive=True)
-    runs: dict[pathlib.Path, dict[str, bytes] | None] = {
-        (path / flags).parent: None for flags in found
-    }
+    runs: dict[pathlib.Path, dict[str, bytes] | None] = dict.fromkeys(
+        _folders_with(path, f"seed*/{run_files.FLAGS}")
+    )
     archive = path / ARCHIVE if path.is_dir() else path
     if archive.exists():
         if runs:
@@ -108,6 +106,12 @@ def find_cells(path: pathlib.Path) -> dict[str, list[RunFolder]]:
             f"flags.txt, as ./run.sh table leaves them, or {ARCHIVE}."
         )
     return cells
+
+
+def _folders_with(path: pathlib.Path, name: str) -> list[pathlib.Path]:
+    """Returns the folders with a file, also in links to other disks, unlike `rglob`."""
+    found = glob.glob(f"**/{name}", root_dir=path, recursive=True)
+    return [(path / file).parent for file in found]
 
 
 # --- Archives -----------------------------------------------------------------------
@@ -177,8 +181,7 @@ def write_archive(path: str | os.PathLike, contents: Mapping[str, bytes]) -> Non
 def write_runs(path: str | os.PathLike, results_dir: str | os.PathLike) -> None:
     """Writes the finished runs of a results folder, CELL/seedK/, as an archive."""
     results_dir = pathlib.Path(results_dir)
-    found = glob.glob(f"**/{run_files.DONE}", root_dir=results_dir, recursive=True)
-    runs = sorted((results_dir / done).parent for done in found)
+    runs = sorted(_folders_with(results_dir, run_files.DONE))
     write_archive(
         path,
         {

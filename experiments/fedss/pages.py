@@ -90,14 +90,13 @@ def of_paper(
 
     `traffic_figure` is the paper's number of the figure of its traffic.
     """
-    best = [m.title for m in METHODS.values() if m.is_best_of_seeds]
-    rows = {cell.row for cell in cells}
+    best = {m.title for m in METHODS.values() if m.is_best_of_seeds}
     found = of_search(
         title,
         cells,
         results,
         is_pivot=True,
-        best_of=tuple(row for row in best if row in rows),
+        best_of=tuple(cell.row for cell in cells if cell.row in best),
         notes=(_class_sets, _saving),
         draw=functools.partial(draw, traffic_figure=traffic_figure),
     )
