@@ -45,7 +45,7 @@ class Config(config.Config):
         "`paper`: the paper's data sets and settings. `mini`: for 2 cores. "
         "`tiny_imagenet`: photographs, on 2 cores; FedSS's Table 1 and `rates`. "
         "`chunks`: mini, with clients as those of SOP; FedSS's Table 2 alone. "
-        "`turned`: turned characters are more classes; Tables 1, 2 and `rates`. "
+        "`turned`: turned characters are more classes; Tables 1 to 3 and their rates. "
         "Default: mini, where the table has that.",
     )
     report: bool = config.flag(False, "Run nothing; write the page of what is done.")

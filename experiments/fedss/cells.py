@@ -317,6 +317,11 @@ TABLES = {
         "retrieval_rates_mini",
         (0.003, 0.01, 0.03, 0.1),
     ),
+    ("retrieval_rates", "turned"): _rates(
+        "each method, retrieval with turned characters of Omniglot",
+        cell_rows.one_of_each("turned", dict(_TURNED_2, rounds=100)),
+        "retrieval_rates_turned",
+    ),
     # A.2: the weight was searched; the margin is not stated.
     ("spreadout", "mini"): pages.of_search(
         "FedAwS's weight and margin, Table 1 at a size for 2 cores",
