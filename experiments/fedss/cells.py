@@ -321,6 +321,7 @@ TABLES = {
         "each method, retrieval with turned characters of Omniglot",
         cell_rows.one_of_each("turned", dict(_TURNED_2, rounds=100)),
         "retrieval_rates_turned",
+        (0.003, 0.01, 0.03, 0.1),
     ),
     # A.2: the weight was searched; the margin is not stated.
     ("spreadout", "mini"): pages.of_search(
