@@ -300,7 +300,8 @@ def _power(value: float) -> str:
 def add_legend(drawn: "Figure", panels: Iterable["Axes"]) -> None:
     """Puts one legend above all panels, unless no series has a label.
 
-    Series with the same label are treated as one. It has as many columns as fit.
+    Series with the same label are treated as one. It has as many columns as fit, and
+    the figure grows by its height.
     """
     found = {}
     for axes in panels:
@@ -313,7 +314,9 @@ def add_legend(drawn: "Figure", panels: Iterable["Axes"]) -> None:
         legend = drawn.legend(
             found.values(), found.keys(), loc="outside upper center", ncols=columns
         )
-        if columns == 1 or legend.get_window_extent().width <= drawn.bbox.width:
+        size = legend.get_window_extent()
+        if columns == 1 or size.width <= drawn.bbox.width:
+            drawn.set_figheight(drawn.get_figheight() + size.height / drawn.dpi)
             return
         legend.remove()
 

@@ -200,7 +200,7 @@ def draw_curves(
 ) -> list[str]:
     """Draws the metric by round, a panel for each of `Table.curves`, as STEM.png.
 
-    If there are many cells, those with the highest values are drawn.
+    If there are many cells, those with the highest last values are drawn.
 
     Returns:
         The line of the page that shows it; none without measurements.
@@ -210,7 +210,7 @@ def draw_curves(
 
     def highest(name: str) -> float:
         curves = [run.curve(first.name) for run in drawn[name]]
-        return max((y for curve in curves for _, y in curve), default=0.0)
+        return max((y for curve in curves for _, y in curve[-1:]), default=0.0)
 
     names = sorted(drawn, key=highest, reverse=True)[:_MOST_CURVES]
 

@@ -67,6 +67,16 @@ def test_markers_of_curves_that_coincide_lie_apart(tmp_path, drawn):
     assert set(markevery(drawn[1])) == {(0, 1)}  # Every point, each with its own form.
 
 
+def test_a_long_legend_takes_no_height_from_the_panel(tmp_path, drawn):
+    curves = [
+        plots.Curve("word " * 9 + str(i), [1], [1], plots.style(i)) for i in range(12)
+    ]
+    for own in (curves[:1], curves):
+        plots.write_curves(tmp_path / "a.png", [plots.Panel(own, "x", "y")])
+    short, long = (axes.get_window_extent().height for axes in drawn)
+    assert long >= short
+
+
 def markevery(axes):
     return [line.get_markevery() for line in axes.get_lines()]
 
