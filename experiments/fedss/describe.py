@@ -6,23 +6,34 @@ reads and checks the data as training would. The result is a table with minimum,
 median, mean and maximum, and a PNG of histograms.
 """
 
+import dataclasses
 import pathlib
 import textwrap
 from collections.abc import Mapping
 
 import numpy as np
 
-from experiments.common import plots, program, table
+from experiments.common import config, plots, program, table
 from experiments.fedss import run_config, run_methods
 from tff_fedss import files, progress
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 
 # The counts, int[K] or int[n], by name, such as "images per client".
 Counts = Mapping[str, np.ndarray]
-# The flags of the program; the histograms go into --results_dir.
-Config = run_config.RunConfig
 _MAX_BARS = 50
 _LABELS_AT_A_TIME = 10_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Config(run_config.RunConfig):
+    """The flags of the program."""
+
+    results_dir: str = config.flag(
+        "results/describe",
+        "The folder to write the histograms into.",
+        group="The run",
+        decides=False,
+    )
 
 
 def counts_of(dataset: FederatedDataset) -> dict[str, np.ndarray]:
@@ -124,4 +135,4 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    program.run(main, Config(results_dir="results/describe"))
+    program.run(main, Config())
