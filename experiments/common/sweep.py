@@ -46,7 +46,8 @@ class Config(config.Config):
         "`tiny_imagenet`: photographs, on 2 cores; FedSS's Table 1 and `rates`. "
         "`chunks`: mini, with clients as those of SOP; FedSS's Table 2 alone. "
         "`turned`: turned characters are more classes; Tables 1 to 3 and their rates. "
-        "Default: mini, where the table has that.",
+        "`long`: 1,000 rounds; `headline` alone. Default: mini, where the table has "
+        "that.",
     )
     report: bool = config.flag(False, "Run nothing; write the page of what is done.")
     list: bool = config.flag(
@@ -71,8 +72,8 @@ class Config(config.Config):
     )
     rounds: int | None = config.flag(
         None,
-        "The rounds of each run (epochs, for moco) instead of its cell's; the "
-        "results folder is another one then, and the table says so.",
+        "The rounds of each run (epochs, for moco) instead of its cell's. The page "
+        "says so, and the default results folder has them in its name.",
         low=1,
     )
     workers: int | None = config.flag(

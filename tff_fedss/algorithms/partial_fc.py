@@ -1,9 +1,8 @@
 """Partial FC: a softmax over ten million classes, split over devices and sampled.
 
 An et al., "Partial FC: Training 10 Million Identities on a Single Machine" (arXiv
-2010.05222; notes: the article of papers/partial_fc_article_zh.md). W lies in shards of
-rows on the devices of a mesh; the encoder works on a slice of the mini-batch on each.
-A step is
+2010.05222; we have an article about it). W lies in shards of rows on the devices of a
+mesh; the encoder works on a slice of the mini-batch on each. A step is
 
 1. x = features at length 1 of the device's slice, all-gathered;
 2. on each device, the maximum and the sum of exponentials of the logits s cos(x, w) of

@@ -229,8 +229,8 @@ def load(
             alphabet. "chunks": as the paper's SOP clients (Section 4.3), who have
             classes_per_client * drawings_per_class drawings each, of whole characters
             except at the cuts: a character is on one or two clients.
-        seed: Which mixed partition, and in which order clients hold their examples;
-            0 <= seed < 2^63.
+        seed: Seed of the partition (mixed and chunks), and of the order of each
+            client's examples; 0 <= seed < 2^63.
         image_size: Height and width of an image in pixels, at most those of the
             drawings (105 in the original).
         test_drawers: Which of the drawers 1..20 are held out.

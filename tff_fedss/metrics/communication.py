@@ -17,7 +17,7 @@ class Protocol(NamedTuple):
     Attributes:
         asks_by_id: Whether a client sends the ids of its classes, which costs bytes;
             clients of FullSoftmax get all classes without a request.
-        requests: "sampled", "union" or "all", see `algorithms.build_fedss`.
+        requests: "sampled", "union" or "all", see `algorithms.ClassSets`.
         aggregation: "plain", or "secure": the server sees only the sum of the updates.
         threshold: Threshold of secure aggregation: rows with fewer contributors are
             dropped.

@@ -151,9 +151,10 @@ def of_images(
 
     Args:
         image_size: Height and width to which images are resized, in pixels.
-        test: The test, one of `splits.TESTS`. "classes": unseen identities, with two
-            images or more, chosen by their names and numbers of images alone. None:
-            "given" if the data have a test, else "classes".
+        test: The images that are held out: "given", "images" or "clients", see
+            `splits.hold_out`, or "classes": unseen identities with two images or more,
+            chosen by their names and numbers of images alone. By default given if the
+            data have a test, else classes.
         test_share: The share to hold out; at least two identities.
 
     Returns:

@@ -75,7 +75,7 @@ class LabelledImages:
 
     @property
     def num_classes(self) -> int:
-        """N."""
+        """n, the number of classes."""
         return len(self.class_names)
 
     @property

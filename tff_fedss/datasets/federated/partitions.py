@@ -89,8 +89,8 @@ def chunks(
 
     At those of `equal_sizes` this reproduces the numbers of the paper's SOP clients
     (Section 4.3): the 59,551 training images of 11,318 products give 596 clients of 100
-    images (the last one has 51) and 20 products each. Only a product at a cut is on two
-    clients.
+    images (the last one has 51) and 19.8 products on average. Only a product at a cut
+    is on two clients.
     """
     position = rng.permutation(int(labels.max()) + 1)
     return shuffled(random_order_by(position[labels], rng), starts, rng)

@@ -106,8 +106,8 @@ def load(
         image_size: Height and width of ready images, in pixels.
         resize_size: Height and width in pixels to which images are resized before the
             crop; by default 256/224 of image_size, as in the paper.
-        num_clients: K. By default a client has the paper's 442 images on average: see
-            `default_num_clients`.
+        num_clients: Number of clients. By default a client has the paper's 442 images
+            on average.
         classes_per_client: |P_k| of every client.
         seed: Seed of the clients; 0 <= seed < 2^63. The test images were chosen by the
             preparation's seed.
