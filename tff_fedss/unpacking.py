@@ -1,8 +1,8 @@
-"""What is refused in archives of others: small files that would become large.
+"""Limits of unpacking, by which small files that would become large are refused.
 
-A file of 10 MB can hold 10 GB of zeros. What is unpacked may have 256 MiB, and beyond
-that at most 100 times the bytes that it is packed in: images, text and weights have
-less. Names in an archive are never used as paths.
+A file of 10 MB can hold 10 GB of zeros. Unpacked data may have 256 MiB, or 100 times
+their packed bytes if that is more: images, text and weights have less. Names in an
+archive are never used as paths.
 """
 
 import gzip
@@ -36,7 +36,7 @@ _LONGEST_LIST = 1 << 25  # In memory it takes eight times as much.
 
 
 class UnpackingError(ValueError):
-    """What an archive holds is not unpacked."""
+    """The content of an archive is too large or not allowed."""
 
 
 def check_size(size: int) -> None:
@@ -46,7 +46,7 @@ def check_size(size: int) -> None:
 
 
 def check_ratio(unpacked: int, packed: int) -> None:
-    """Raises an UnpackingError if there are too few packed bytes for the unpacked."""
+    """Raises an UnpackingError if the unpacked bytes are too many for the packed."""
     if unpacked > LARGEST and unpacked > _MOST_TIMES * packed:
         raise UnpackingError(
             f"{unpacked:,} bytes or more are packed in {packed:,}; expected at most "
@@ -55,14 +55,14 @@ def check_ratio(unpacked: int, packed: int) -> None:
 
 
 class Bounded:
-    """What a stream is unpacked to, for as long as `check_ratio` allows."""
+    """An unpacked stream, read up to the limit of `check_ratio`."""
 
     def __init__(self, unpacked: IO[bytes], packed: IO[bytes]):
-        """Reads on.
+        """Reads from the current position.
 
         Args:
-            unpacked: Unpacks.
-            packed: Where that reads from; its position tells how much it has read.
+            unpacked: The stream that unpacks.
+            packed: The file that it reads, whose position is the packed bytes so far.
         """
         self._unpacked, self._packed = unpacked, packed
         self._count = self._num_empty = 0
@@ -71,9 +71,9 @@ class Bounded:
         """Returns at most `size` bytes; none at the end.
 
         Raises:
-            UnpackingError: If it becomes too much.
-            EOFError: If it is read on and on at the end, as tarfile does for a member
-                whose header says that it has years of bytes.
+            UnpackingError: If it is too large.
+            EOFError: If it is read again and again at its end, as by tarfile for a
+                member whose header claims far too many bytes.
         """
         block = self._unpacked.read(size)
         self._num_empty = 0 if block else self._num_empty + 1
@@ -89,7 +89,7 @@ def gunzip(path: str | os.PathLike) -> bytes:
     """Returns the content of a gzipped file.
 
     Raises:
-        UnpackingError: If it is too much.
+        UnpackingError: If it is too large.
         OSError, EOFError, zlib.error: If it is damaged or cannot be read.
     """
     with open(path, "rb") as packed, gzip.GzipFile(fileobj=packed) as unpacked:

@@ -4,9 +4,9 @@
 
 MAP@10 (FedSS, Eq. 9), MAP@R and R-precision (R: the other images of the query's class)
 and Recall@1 and 10 measure whether images of a class find each other. Top-1 is the
-share of images nearest to the centre of their own class, from which they are left out.
-TAR@FAR is the share of pairs of one class that are as close as at most a share --far of
-the pairs of two classes. There is no classifier, so the classes may be new. If the
+share of images whose nearest class centre, computed without them, is that of their own
+class. TAR@FAR is the share of pairs of one class that are accepted if a share --far of
+the pairs of two classes is. There is no classifier, so the classes may be new. If the
 encoder has the names of its training classes, these and the others are also measured
 separately.
 """

@@ -67,11 +67,13 @@ class _Mechanism:
     """What the mechanisms of --dp have in common.
 
     Attributes:
-        noise: z, the standard deviation of the noise over the clip: of the noise on the
-            clients' sum or, for ftrl, on a node of the tree. 0 clips only.
+        noise: z, the standard deviation of the noise, divided by the clip. The noise is
+            on the clients' sum or, for ftrl, on each node of the tree. 0: updates are
+            only clipped.
         clip: C, the largest norm of a client's update; if adaptive, in the first round.
-        adaptive: Whether the clip follows the median of the clients' norms, counted
-            with noise of K / 20 clients, which is part of z.
+        adaptive: Whether the clip follows the median of the clients' norms. The number
+            of clients below the clip gets noise of standard deviation K / 20, which z
+            includes.
         delta: The delta of epsilon; by default N^-1.1 for N clients.
     """
 

@@ -211,8 +211,8 @@ class RunConfig(privacy_config.PrivacyConfig, runtime_config.RuntimeConfig):
     )
     patience: int | None = config.flag(
         None,
-        "End a method that for this number of rounds has had no better evaluation on "
-        "the validation clients; for --keep=best. Its last round may then lack "
+        "End a method after this number of rounds without a better evaluation on the "
+        "validation clients; for --keep=best. Its last round may then lack "
         "--train_top1.",
         low=1,
     )

@@ -35,7 +35,7 @@ def build_aggregation(
 ) -> tff.templates.AggregationProcess:
     """Builds line 12: the mean of the clients' `aggregation.ModelDelta`s.
 
-    Its weight is n_k, float32[]; 0 for a rejected client, whose update is zero.
+    A client's weight is n_k, float32[]; 0 if it is rejected, and its update is zero.
     """
     factory = update.joint_aggregator
     if isinstance(delta_type.w, tff.StructType):
