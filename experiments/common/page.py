@@ -250,8 +250,8 @@ def _late(table: Table, measured: pd.DataFrame) -> list[str]:
             for name, cell in table.cells.items()
         }
         caption = (
-            f"What the last quarter of the rounds brought in {metric.title}, in "
-            "points: what still rises has not shown its end."
+            f"Gain of {metric.title} in the last quarter of the rounds, in points; a "
+            "method that still gains has not converged."
         )
         lines += _pivot(table, caption, texts)
     return lines
