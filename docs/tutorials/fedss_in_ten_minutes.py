@@ -92,7 +92,7 @@ plt.title(
 # ## The logit correction
 #
 # The softmax over S_k has fewer terms than the one over all n classes. Each negative
-# stands for (n - |P_k|) / m classes that the client has not got, and its logit is
+# stands for (n - |P_k|) / m classes that the client lacks, and its logit is
 # raised by the logarithm of this number. The sum of the exponentials over S_k is then
 # an unbiased estimate of the sum over all classes (Eq. 3). A thousand draws show it.
 

@@ -3,7 +3,8 @@
     ./run.sh compare --data_dir=DIR --results_dir=DIR
 
 compares all six methods of the paper on Omniglot. The flags are those of
-`./run.sh train`, and so are the files in the results folder.
+`./run.sh train`, with --methods for --method and without --cell; the files in the
+results folder are the same.
 """
 
 import dataclasses

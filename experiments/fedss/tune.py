@@ -6,8 +6,8 @@
 Some of the clients are held out for validation. Each learning rate (with each m of
 --num_negatives_grid, if given) has a short run on the other clients, several runs side
 by side, and is measured on the images of the validation clients. The test is not used.
-The other flags are those of `./run.sh train`, and every run is one of `train`: the same
-command resumes it after a kill.
+Most other flags are those of `./run.sh train`, and every run is one of `train`: the
+same command resumes it after a kill.
 
 The results folder gets the page of a table, tuning.md with tuning.csv and tuning.png
 (the metric of each run by round), and tuned.flags, with the flags of the highest
