@@ -359,9 +359,9 @@ def as_text(guarantees: dict[str, Any]) -> str:
         return ""
     one = next(iter(guarantees["user_level_dp"].values()))
     if one["epsilon"] is None:
-        return "\nepsilon: none, for there was no noise; updates were clipped."
+        return "\nepsilon: none, since no noise was added; updates were clipped."
     return (
-        f"\nepsilon: of a client, at delta = {one['delta']:.2g}; neighbours: "
-        f"{one['neighbours']}. Of all models that leave\nthe server, each method on "
-        "its own; requests and updates themselves are not protected."
+        f"\nepsilon: that of a client, at delta = {one['delta']:.2g} (neighbouring "
+        f"data: {one['neighbours']}).\nIt holds for all models of one method that "
+        "leave the server, not for requests and updates."
     )

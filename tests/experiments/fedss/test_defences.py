@@ -142,7 +142,7 @@ def test_epsilon_is_in_metrics_progress_table_and_record(
     assert [float(row["epsilon"]) for row in rows] == pytest.approx(expected)
     assert all(float(row["dp/clip"]) == 1 for row in rows)
     assert f"epsilon {expected[1]:.3g}" in errors
-    assert "neighbours: a client is added or removed" in output
+    assert "neighbouring data: a client is added or removed" in output
     (table,) = csv.DictReader((folder / "table.csv").open())
     assert float(table["epsilon"]) == pytest.approx(expected[1])
     done = json.loads((folder / "done.json").read_text())
