@@ -120,6 +120,8 @@ CALLS = [
     (lambda: tasks.Classification(task().dataset, PHI()), "feature_extractor_fn must"),
     (lambda: build(lambda: MODEL), "must build a new model at each call"),
     (lambda: build(phi(FLAT, lambda: dense(kernel_regularizer="l2"))), "regularizers"),
+    (lambda: build(phi(FLAT, lambda: dense(kernel_constraint="non_neg"))), "constrain"),
+    (lambda: build(phi(FLAT, lambda: dense(dtype="float64"), dense)), "than float32: "),
     (lambda: build(phi(FLAT, lambda: dense(dtype="float16"))), "features of float16"),
     (lambda: ClientTraining(learning_rate_fn=0.1), "learning_rate_fn must be a func"),
     (

@@ -361,6 +361,16 @@ def _inspect(
                 f"feature_extractor_fn has features of {model.output.dtype.name}; "
                 'expected float32: give the last layer dtype="float32".'
             )
+        unusable = [
+            v.name
+            for v in model.trainable_variables
+            if v.constraint is not None or v.dtype != tf.float32
+        ]
+        if unusable:
+            raise ValueError(
+                "feature_extractor_fn has weights with a constraint, which no client "
+                f"would apply, or of another dtype than float32: {unusable}."
+            )
         weights = _initial_values(model.trainable_variables)
     return input_shape[1:], output_shape[1], weights
 
