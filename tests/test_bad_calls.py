@@ -95,6 +95,9 @@ def client(images=IMAGES, labels=LABELS, seed=SEED):
 
 
 PAIR = IMAGES, LABELS
+CLIENTS = tff.simulation.datasets.TestClientData(
+    {"ann": {"image": IMAGES, "label": LABELS}}
+)
 from_arrays = FederatedDataset.from_arrays
 
 
@@ -309,11 +312,24 @@ CALLS = [
     (lambda: from_arrays({"ann": (IMAGES / 1, LABELS)}, PAIR), "client 'ann' .*float"),
     (lambda: from_arrays({"ann": (IMAGES, LABELS + 2**32)}, PAIR), "from 0 to 2.31"),
     (lambda: from_arrays({"ann": PAIR}, PAIR, num_classes=4.5), "num_classes=4.5 must"),
+    (lambda: from_arrays({"ann": PAIR}, None), "the test must have .images, labels"),
     (
         lambda: FederatedDataset.from_client_data({"ann": PAIR}, PAIR),
         "train must be a tff.simulation.datasets.ClientData, found",
     ),
+    (
+        lambda: FederatedDataset.from_client_data(CLIENTS, PAIR),
+        "test must be a tff.simulation.datasets.ClientData, or a tf.data.Dataset",
+    ),
     (lambda: tasks.Classification(PAIR, PHI), "dataset must be a FederatedDataset"),
+    (
+        lambda: training.warm_start(PHI(), task().dataset, 1, 0),
+        "arrays has no public images",
+    ),
+    (
+        lambda: algorithms.Centralized(PHI(), N, SGDM(0.1)),
+        "optimizer must be one of tf.keras.optimizers",
+    ),
     (lambda: run(algorithms.build_fedss), "process must be a LearningProcess"),
     (lambda: run(a_task=task().dataset), "task must be one of tasks"),
     (lambda: run(build(n=14)), "process is for .*14, .* task for .*13, "),

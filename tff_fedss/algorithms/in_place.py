@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import losses, models
+from tff_fedss import errors, losses, models
 
 
 class InPlace:
@@ -35,6 +35,8 @@ class InPlace:
         non_trainable: Iterable[tf.Variable] = (),
         weight_decay: float = 0.0,
     ):
+        wanted = "one of tf.keras.optimizers, such as SGD(0.1)"
+        errors.check_kind("optimizer", optimizer, tf.keras.optimizers.Optimizer, wanted)
         self._trainable = list(trainable)
         self._non_trainable = list(non_trainable)
         self._optimizer = optimizer

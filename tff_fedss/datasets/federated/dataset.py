@@ -162,6 +162,8 @@ class FederatedDataset:
         """
         wanted = "a tff.simulation.datasets.ClientData"
         check_kind("train", train, tff.simulation.datasets.ClientData, wanted)
+        held_out = tff.simulation.datasets.ClientData | tf.data.Dataset
+        check_kind("test", test, held_out, f"{wanted}, or a tf.data.Dataset")
         if example_fn is None:
             example_fn = _image_and_label
             spec = train.element_type_structure
@@ -240,17 +242,20 @@ class FederatedDataset:
 
     def test_examples(self) -> tf.data.Dataset:
         """Returns the test examples, ready for the model, unbatched."""
-        return self._ready_to_measure(self.test)
+        return self._ready_to_measure("test")
 
     def public_examples(self) -> tf.data.Dataset:
         """Returns the public examples, ready for the model, unbatched."""
-        return self._ready_to_measure(self.public)
+        return self._ready_to_measure("public")
 
     def unseen_examples(self) -> tf.data.Dataset:
         """Returns the unseen examples, ready for the model, unbatched."""
-        return self._ready_to_measure(self.unseen)
+        return self._ready_to_measure("unseen")
 
-    def _ready_to_measure(self, part: HeldOut) -> tf.data.Dataset:
+    def _ready_to_measure(self, name: str) -> tf.data.Dataset:
+        part = getattr(self, name)
+        if part is None:
+            raise InvalidInputError(f"{self.name} has no {name} images.")
         if self.preprocessing is None:
             return part.data
         return self.preprocessing.evaluation(part.data)
@@ -368,7 +373,7 @@ def _check_element(image: tf.TensorSpec, label: tf.TensorSpec) -> None:
 def _checked_arrays(
     arrays: clients_lib.Arrays, like: np.ndarray, whose: str
 ) -> clients_lib.Arrays:
-    if len(arrays) != 2:
+    if not isinstance(arrays, tuple | list) or len(arrays) != 2:
         raise InvalidInputError(f"{whose} must have (images, labels), a pair.")
     images, labels = map(np.asarray, arrays)
     are_labels = labels.ndim == 1 and len(labels) and labels.dtype.kind in "iu"
