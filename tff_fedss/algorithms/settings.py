@@ -93,7 +93,7 @@ class ClientTraining:
             float32[b], which replaces the method's loss. Targets are positions in S_k;
             the logits are uncorrected.
         use_xla: Whether XLA compiles a step. A last short batch is then padded, and the
-            padding does not count.
+            padding does not count; `models.CountedDropout` draws other masks.
         image_dtype: Dtype of the images in the data; phi gets float32.
         learning_rate_fn: Sets the optimizer's learning rate in each round, as in
             `tff.learning.algorithms.build_weighted_fed_avg_with_optimizer_schedule`: a
