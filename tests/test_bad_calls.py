@@ -34,6 +34,7 @@ SETS = ClassSets(5, 4)
 FLAT = KERAS.layers.Flatten
 SGDM = tff.learning.optimizers.build_sgdm
 MEAN = tff.aggregators.MeanFactory()
+ROWS = aggregation.SparseRowsFactory()
 
 
 def private(**options):
@@ -228,6 +229,21 @@ CALLS = [
             phi_aggregator=MEAN, joint_aggregator=PRIVATE, client_weighting="uniform"
         ),
         "give joint_aggregator, or phi_aggregator",
+    ),
+    (
+        lambda: build(PHI, N, SETS, None, ServerUpdate(phi_aggregator=ROWS)),
+        "phi_aggregator is a SparseRowsFactory, which takes other values",
+    ),
+    (
+        lambda: build(
+            PHI,
+            N,
+            ClassSets(),
+            None,
+            ServerUpdate(rows_aggregator=ROWS),
+            method="full_softmax",
+        ),
+        "rows_aggregator is a SparseRowsFactory, which takes other values",
     ),
     (lambda: ServerUpdate(after_step=1), "after_step must be a function from W to"),
     (

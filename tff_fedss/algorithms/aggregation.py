@@ -199,9 +199,9 @@ class PhiAndRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
     def create(self, value_type, weight_type) -> tff.templates.AggregationProcess:
         """Creates a process over `ModelDelta`."""
-        of_phi, of_w = map(weighted, self.parts)
-        phi = of_phi.create(value_type.phi, weight_type)
-        w = of_w.create(value_type.w, weight_type)
+        of_phi, of_w = self.parts
+        phi = create("phi_aggregator", of_phi, value_type.phi, weight_type)
+        w = create("rows_aggregator", of_w, value_type.w, weight_type)
 
         def both(of_phi, of_w):
             return tff.federated_zip(collections.OrderedDict(phi=of_phi, w=of_w))
@@ -250,6 +250,17 @@ def weighted(factory: Factory) -> tff.aggregators.WeightedAggregationFactory:
     if isinstance(factory, tff.aggregators.UnweightedAggregationFactory):
         return tff.aggregators.as_weighted_aggregator(factory)
     return factory
+
+
+def create(
+    name: str, factory: Factory, value_type: tff.Type, weight_type: tff.Type
+) -> tff.templates.AggregationProcess:
+    """Creates a process; TypeError with the factory's name if it takes other values."""
+    try:
+        return weighted(factory).create(value_type, weight_type)
+    except AttributeError as error:
+        what = f"a {type(factory).__name__}, which takes other values than it gets here"
+        raise TypeError(f"{name} is {what} ({error}): see ServerUpdate.") from error
 
 
 def uses_weights(factory: Factory) -> bool:

@@ -47,7 +47,7 @@ def build_aggregation(
             update.rows_aggregator or aggregation.default_factory(delta_type.w),
         )
     weight_type = tff.TensorType(np.float32)
-    process = aggregation.weighted(factory).create(delta_type, weight_type)
+    process = aggregation.create("joint_aggregator", factory, delta_type, weight_type)
     weigh = aggregation.weighting(update.client_weighting)
     if weigh is None:
         return process
