@@ -346,6 +346,14 @@ CALLS = [
         lambda: algorithms.Centralized(PHI(), N, SGDM(0.1)),
         "optimizer must be one of tf.keras.optimizers",
     ),
+    (
+        lambda: algorithms.Centralized(
+            phi(FLAT, lambda: dense(kernel_regularizer="l2"))(),
+            N,
+            KERAS.optimizers.SGD(0.1),
+        ),
+        "model has regularizers",
+    ),
     (lambda: run(algorithms.build_fedss), "process must be a LearningProcess"),
     (lambda: run(a_task=task().dataset), "task must be one of tasks"),
     (lambda: run(build(n=14)), "process is for .*14, .* task for .*13, "),

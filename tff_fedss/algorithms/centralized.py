@@ -39,6 +39,11 @@ class Centralized(InPlace):
         seed: int = 0,
         initial_norm: float = models.INITIAL_NORM,
     ):
+        if model.losses:
+            raise ValueError(
+                "model has regularizers, which are no part of Eq. 2: use weight decay "
+                "of its optimizer."
+            )
         self._model = model
         self._logit_scale = logit_scale
         self._classifier = tf.Variable(
