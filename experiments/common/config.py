@@ -314,7 +314,7 @@ def with_flags(message: str, flag_names: Iterable[str]) -> str:
     The programs' flags have the names of the library's arguments.
     """
     names = "|".join(flag_names)
-    message = re.sub(rf"(?<![\w\-/.=:'\"])({names})=", r"--\1=", message)
+    message = re.sub(rf"(?<![\w\-/.=:,'\"])({names})=", r"--\1=", message)
     return re.sub(rf"`({names})`", r"--\1", message)
 
 
