@@ -198,7 +198,10 @@ def check(config: PrivacyConfig, methods: Sequence[str]) -> None:
         InvalidInputError: If one has no effect on any of the methods, or two do not go
             together.
     """
-    for name, need in _NEEDS.items():
+    needs = dict(_NEEDS)
+    if config.chosen("schedule").options.get("of") == "server":
+        needs["schedule"] = "has_clients"
+    for name, need in needs.items():
         value = getattr(config, name)
         concerned = [m for m, method in METHODS.items() if getattr(method, need)]
         is_default = value == getattr(type(config), name)

@@ -70,6 +70,10 @@ DEFENCES = {
             ["--method=centralized", "--server_optimizer=adam"],
             "has no effect on centralized: it is for fedss, neg_only, pos_only, ",
         ),
+        (
+            ["--method=centralized", "--schedule=cosine:of=server"],
+            "--schedule=cosine:of=server has no effect on centralized: it is for ",
+        ),
     ],
 )
 def test_a_flag_that_cannot_be_is_one_clear_line(run_train, tmp_path, flags, message):
