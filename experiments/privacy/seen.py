@@ -34,16 +34,17 @@ def some_clients(
 
 
 def check_server(config: run_config.RunConfig) -> None:
-    """Checks that the server's optimizer is SGD at a constant rate, as attacks assume.
+    """Checks that the server steps by SGD at a constant rate, as attacks assume.
 
     Raises:
         InvalidInputError: If it is not.
     """
-    if config.chosen("server_optimizer").name != "sgdm" or config.schedule is not None:
+    is_sgd = config.chosen("server_optimizer").name == "sgdm"
+    if not is_sgd or not config.server.learning_rate or config.schedule is not None:
         raise InvalidInputError(
             f"--server_optimizer={config.server_optimizer} "
             f"--schedule={config.schedule or 'constant'}: the attacks invert the "
-            "server's SGD at a constant rate: give sgdm and no schedule."
+            "server's SGD at a constant rate: give sgdm, a rate above 0, no schedule."
         )
 
 

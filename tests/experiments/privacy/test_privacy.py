@@ -74,6 +74,7 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
             ["--attack=update,phi", "--aggregation=secure"],
             "nothing is left to attack. update: --aggregation=secure shows sums.",
         ),
+        (["--server_optimizer=sgdm:learning_rate=0"], "give sgdm, a rate above 0"),
     ],
 )
 def test_bad_flags_are_named_in_a_line(run, tmp_path, flags, message):
