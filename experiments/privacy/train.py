@@ -61,7 +61,7 @@ def main(config: Config) -> None:
         if config.aggregation is None:
             found += _on_single_clients(config, task, watch, times)
         on_requests, union = _on_requests(config, task, times)
-        trained = [row for row in folder.rows if row["round"]]
+        sizes = [row.get("classes_per_client") for row in folder.rows]
         metric = folder.rows[-1][task.metric]
         text = f"{task.metric_title}: {task.format_metric(metric)}"
         folder.finish(
@@ -74,8 +74,9 @@ def main(config: Config) -> None:
                     "num_clients": task.dataset.num_clients,
                 },
                 "measured": {
+                    # Round 0, and one of a Poisson cohort, may have no client.
                     "classes_per_client": float(
-                        np.mean([row["classes_per_client"] for row in trained])
+                        np.mean([size for size in sizes if size is not None])
                     ),
                     "union": union,
                     "share_trained": watch.share_trained,

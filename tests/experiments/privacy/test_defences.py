@@ -8,7 +8,7 @@ import pytest
 from experiments.common import cells as cells_lib
 from experiments.common import report, results
 from experiments.privacy import cells, train
-from tests.experiments import run_folders
+from tests.experiments import central_runs, run_folders
 from tff_fedss import metrics
 
 TABLE = cells_lib.tables_of("privacy")["defences", "mini"]
@@ -149,3 +149,10 @@ def test_trainings_are_attacked_and_kept(run, tmp_path, one_layer):
     }
     titles = [row["title"] for row in cells.rows_of(run_of)]
     assert "secure" in titles and "secure, all, t = 3" in titles
+
+
+def test_a_poisson_cohort_without_clients_is_no_error(run, tmp_path, one_layer):
+    dp = ("--dp=gaussian:noise=0.5,sampling=poisson", "--clients_per_round=1")
+    run(*SMALL, *dp, "--rounds=4", f"--results_dir={tmp_path}").ok()
+    _, *rows = central_runs.rows_of(tmp_path)
+    assert {bool(row["classes_per_client"]) for row in rows} == {True, False}
