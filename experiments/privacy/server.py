@@ -26,6 +26,11 @@ class Config(run_config.RunConfig):
         """Returns the flags of `train` that an attacked training has, and its own."""
         return {k: v for k, v in super().flags().items() if k not in _UNUSED}
 
+    @property
+    def method_words(self) -> tuple[str, ...]:
+        """FedSS, also for the key of --warm_start_cache."""
+        return (METHOD,)
+
     participations: tuple[int, ...] = config.flag(
         (1, 2, 3, 5, 10, 30),
         "The numbers of a client's participations whose requests are attacked.",

@@ -2,11 +2,14 @@
 
 import functools
 import json
+import types
 
 import pytest
 
 from experiments.common import cells as cells_lib
 from experiments.common import report, results
+from experiments.fedss import starting_point
+from experiments.fedss import train as fedss_train
 from experiments.privacy import cells, train
 from tests.experiments import central_runs, run_folders
 from tff_fedss import metrics
@@ -156,3 +159,19 @@ def test_a_poisson_cohort_without_clients_is_no_error(run, tmp_path, one_layer):
     run(*SMALL, *dp, "--rounds=4", f"--results_dir={tmp_path}").ok()
     _, *rows = central_runs.rows_of(tmp_path)
     assert {bool(row["classes_per_client"]) for row in rows} == {True, False}
+
+
+def test_a_warm_start_in_a_cache_is_that_of_train(monkeypatch):
+    keys = []
+    monkeypatch.setattr(
+        starting_point.training,
+        "cached_warm_start",
+        lambda folder, deciding, *_: keys.append(deciding),
+    )
+    task = types.SimpleNamespace(
+        model=types.SimpleNamespace(get_weights=list), dataset=None
+    )
+    for program in (fedss_train, train):
+        config = program.Config(warm_start_epochs=1, warm_start_cache="cache")
+        starting_point.trained(config, task, {})
+    assert keys[0] == keys[1]
