@@ -321,3 +321,5 @@ def test_what_does_not_go_together_is_refused():
         public_images.put_together([source("a", 3, 4)], num_probe_classes=2)
     with refused("num_probe_classes=1 must be 0, or"):
         public_images.put_together([source("a", 4, 4)], num_probe_classes=1)
+    with refused(r"images of b are \(2, 2, 3\), of a \(2, 2, 1\): height, width"):
+        public_images.put_together([source("a", 3, 4, (2, 2, 1)), source("b", 2, 5)])

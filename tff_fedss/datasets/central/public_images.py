@@ -94,6 +94,13 @@ def put_together(
     classes of the first source, drawn at random, are kept for the probe.
     """
     first = sources[0]
+    expected = first.images.shape[1:]
+    for other in sources:
+        if (found := other.images.shape[1:]) != expected:
+            raise InvalidInputError(
+                f"images of {other.name} are {found}, of {first.name} {expected}: "
+                "height, width and channels must agree."
+            )
     check_range("num_probe_classes", num_probe_classes, 0, first.num_classes - 2)
     if num_probe_classes == 1:
         raise InvalidInputError("num_probe_classes=1 must be 0, or at least 2.")
