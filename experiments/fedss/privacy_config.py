@@ -62,6 +62,10 @@ _NEGATIVES = {
 _AGGREGATIONS = {"plain": Word(), "secure": word(Secure)}
 
 
+# What is beyond rounds to a negative divergence, or divides by 0, in the accounting.
+_LEAST_NOISE, _MOST_NOISE = 1e-9, 1e5
+
+
 @dataclasses.dataclass(frozen=True)
 class _Mechanism:
     """What the mechanisms of --dp have in common.
@@ -77,7 +81,7 @@ class _Mechanism:
         delta: The delta of epsilon; by default N^-1.1 for N clients.
     """
 
-    noise: Annotated[float, Range(low=0.0)]
+    noise: Annotated[float, Range(low=0.0, high=_MOST_NOISE)]
     clip: Annotated[float, Range(low=1e-9)] = 1.0
     adaptive: bool = False
     delta: Annotated[float | None, Range(low=1e-300, high=0.999999)] = None
@@ -210,6 +214,10 @@ def check(config: PrivacyConfig, methods: Sequence[str]) -> None:
                 f"--{name}={value} has no effect on {' and '.join(methods)}: it is for "
                 f"{', '.join(concerned)}."
             )
+    if 0 < getattr(config.mechanism, "noise", 0) < _LEAST_NOISE:
+        raise InvalidInputError(
+            f"--dp={config.dp}: noise must be 0, or at least {_LEAST_NOISE:g}."
+        )
     is_adaptive = config.mechanism is not None and config.mechanism.adaptive
     if is_adaptive and (config.restart_every or 0) >= config.rounds:
         raise InvalidInputError(

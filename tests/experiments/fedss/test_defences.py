@@ -55,6 +55,11 @@ DEFENCES = {
             "--dp=gaussian:noise=0.9,adaptive=true: noise_multiplier=0.9 must be below",
         ),
         (
+            ["--dp=gaussian:noise=1e6,sampling=poisson"],
+            "noise is a number of at least 0, at most 100000, found '1e6'",
+        ),
+        (["--dp=ftrl:noise=1e-300"], "noise must be 0, or at least 1e-09."),
+        (
             ["--dp=ftrl:noise=2,adaptive=true"],
             "--dp=ftrl:noise=2.0,adaptive=true: an adaptive clip changes only where a",
         ),
