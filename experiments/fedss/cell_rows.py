@@ -1,18 +1,17 @@
-"""Rows of FedSS's tables: the cells of methods with their m, rates and margins."""
+"""Rows of FedSS's tables: the cells of methods with their m and rates."""
 
 import dataclasses
 import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.common import option_words
 from experiments.common.cells import Cell
-from experiments.fedss.methods import METHODS, WORDS
-
-# A tenth of the clients is held out and measured on: nothing looks at the test.
-VALIDATION = dict(validation_share=0.1, on_validation=True)
+from experiments.fedss.methods import METHODS
 
 SIZES = (5, 10, 20, 40, 80)
+# The values of m of the paper's methods that draw no negatives, see `of_methods`.
+OTHERS = dict.fromkeys(("pos_only", "fedaws", "full_softmax", "centralized"), ())
+SIX_AT_20 = {"fedss": [20], "neg_only": [20], **OTHERS}
 
 
 def row_of(method: str, is_corrected: bool = True) -> str:
@@ -21,49 +20,34 @@ def row_of(method: str, is_corrected: bool = True) -> str:
     return title if is_corrected else f"{title}, no correction"
 
 
-def drawing(
+def of_methods(
     prefix: str,
     common: Mapping[str, Any],
-    methods: Sequence[str],
-    sizes: Sequence[int],
+    sizes: Mapping[str, Sequence[int]],
     corrections: Sequence[bool] = (True,),
 ) -> list[Cell]:
-    """Methods that draw m negatives, with Eq. 3's correction of the logits or without.
+    """The cells of methods: one for each m, or one of a method that draws none.
 
     Args:
         prefix: Of the cells' names.
         common: The settings that they share.
-        methods: Their names.
-        sizes: The values of m.
-        corrections: Whether the logits are corrected.
+        sizes: The values of m of each method; () if it draws no negatives.
+        corrections: Whether Eq. 3 corrects the logits.
     """
     cells = []
-    for method, is_corrected, m in itertools.product(methods, corrections, sizes):
-        settings = {**common, "method": method, "num_negatives": m}
-        name, title = f"{prefix}_{method}_m{m}", f"{METHODS[method].title}, m = {m}"
-        row = row_of(method, is_corrected)
-        if not is_corrected:
-            settings["logit_correction"] = "none"
-            name, title = f"{name}_uncorrected", f"{title}, no logit correction"
-        cells.append(Cell(name, settings, title, row=row, column=f"m = {m}"))
+    for method, ms in sizes.items():
+        of_method, title = {**common, "method": method}, METHODS[method].title
+        if not ms:
+            cells.append(Cell(f"{prefix}_{method}", of_method, title, row=title))
+        for is_corrected, m in itertools.product(corrections, ms):
+            settings = {**of_method, "num_negatives": m}
+            name, text = f"{prefix}_{method}_m{m}", f"{title}, m = {m}"
+            if not is_corrected:
+                settings["logit_correction"] = "none"
+                name, text = f"{name}_uncorrected", f"{text}, no logit correction"
+            row = row_of(method, is_corrected)
+            cells.append(Cell(name, settings, text, row=row, column=f"m = {m}"))
     return cells
-
-
-def others(
-    prefix: str,
-    common: Mapping[str, Any],
-    methods: Sequence[str] = ("pos_only", "fedaws", "full_softmax", "centralized"),
-) -> list[Cell]:
-    """Methods that draw no negatives."""
-    return [
-        Cell(
-            f"{prefix}_{method}",
-            {**common, "method": method},
-            METHODS[method].title,
-            row=row_of(method),
-        )
-        for method in methods
-    ]
 
 
 def six_methods(
@@ -71,22 +55,16 @@ def six_methods(
 ) -> list[Cell]:
     """The rows of Tables 1 to 3; FedSS and NegOnly with and without Eq. 3's correction.
 
-    See `drawing`.
+    See `of_methods`.
     """
-    return [
-        *drawing(prefix, common, ["fedss", "neg_only"], sizes, (True, False)),
-        *others(prefix, common),
-    ]
+    of_each = {"fedss": sizes, "neg_only": sizes, **OTHERS}
+    return of_methods(prefix, common, of_each, (True, False))
 
 
 def table_4(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
     """Cells of Table 2 that measure the training images, too."""
-    return [
-        *drawing(prefix, {**common, "train_top1": True}, ["fedss"], [80]),
-        *others(
-            prefix, {**common, "train_top1": True}, ["full_softmax", "centralized"]
-        ),
-    ]
+    sizes = {"fedss": [80], "full_softmax": (), "centralized": ()}
+    return of_methods(prefix, {**common, "train_top1": True}, sizes)
 
 
 def table_2(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
@@ -101,11 +79,11 @@ def figure_6(prefix: str, common: Mapping[str, Any], positives: int) -> list[Cel
     Both are in the column of m.
     """
     more = positives - 1
-    sizes = [m + more for m in SIZES]
-    neg_only = drawing(prefix, common, ["neg_only"], sizes, (True, False))
+    sizes = {"neg_only": [m + more for m in SIZES]}
+    neg_only = of_methods(prefix, common, sizes, (True, False))
     columns = [f"m = {m}" for m in SIZES] * 2
     return [
-        *drawing(prefix, common, ["fedss"], SIZES, (True, False)),
+        *of_methods(prefix, common, {"fedss": SIZES}, (True, False)),
         *(
             dataclasses.replace(
                 cell, row=cell.row.replace("NegOnly", f"NegOnly, m + {more}"), column=m
@@ -123,54 +101,12 @@ def turned(
     Eq. 3's correction is left out at m = 20 only.
     """
     cells = [
-        *drawing(prefix, common, ["fedss"], (5, 20, 80)),
-        *drawing(prefix, common, ["neg_only"], (20, 80)),
-        *drawing(prefix, common, ["fedss", "neg_only"], [20], [False]),
-        *others(prefix, common),
+        *of_methods(prefix, common, {"fedss": (5, 20, 80), "neg_only": (20, 80)}),
+        *of_methods(prefix, common, {"fedss": [20], "neg_only": [20]}, [False]),
+        *of_methods(prefix, common, OTHERS),
     ]
     for i, cell in enumerate(cells):
         if rate := rates.get(cell.settings["method"]):
             settings = {**cell.settings, "client_learning_rate": rate}
             cells[i] = dataclasses.replace(cell, settings=settings)
-    return cells
-
-
-def one_of_each(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
-    """The six methods, those that draw negatives with m = 20."""
-    return [
-        *drawing(prefix, common, ["fedss", "neg_only"], [20]),
-        *others(prefix, common),
-    ]
-
-
-def on_validation(
-    cells: Sequence[Cell], name: str, values: Sequence[float]
-) -> list[Cell]:
-    """Each cell with each value of a flag, measured on validation clients."""
-    return [
-        Cell(
-            f"{cell.name}_{value:g}",
-            {**cell.settings, **VALIDATION, name: value},
-            f"{cell.title}, {name} {value:g}",
-        )
-        for cell in cells
-        for value in values
-    ]
-
-
-def spreadout(
-    common: Mapping[str, Any], margin: float, weights: Sequence[float]
-) -> list[Cell]:
-    """FedAwS with each weight of its regularizer, measured on validation clients."""
-    cells = []
-    for weight in weights:
-        word = f"fedaws:weight={weight},margin={margin}"
-        method = option_words.parse("method", word, WORDS)
-        cells.append(
-            Cell(
-                f"omniglot_margin{margin:g}_{weight:g}",
-                dict(common, **VALIDATION, method=str(method)),
-                f"FedAwS, margin {margin:g}, spreadout_weight {weight:g}",
-            )
-        )
     return cells

@@ -8,9 +8,14 @@ paper's numbers. --scale=paper has not been run.
 
 from collections.abc import Sequence
 
+from experiments.common import option_words
 from experiments.common.cells import Cell, Table
 from experiments.fedss import cell_rows, pages
-from experiments.fedss.methods import METHODS
+from experiments.fedss.cell_rows import OTHERS, SIX_AT_20, of_methods
+from experiments.fedss.methods import METHODS, WORDS
+
+# A tenth of the clients is held out and measured on: nothing looks at the test.
+_VALIDATION = dict(validation_share=0.1, on_validation=True)
 
 # A.2: what all data sets share.
 _COMMON = dict(batch_size=32, embedding_dim=64)
@@ -128,9 +133,23 @@ def _rates(
     rates: Sequence[float] = (0.01, 0.03, 0.1, 0.3),
 ) -> Table:
     """A search of the client learning rate of each cell, on validation clients."""
-    tried = cell_rows.on_validation(cells, "client_learning_rate", rates)
+    tried = [
+        Cell(
+            f"{cell.name}_{rate:g}",
+            {**cell.settings, **_VALIDATION, "client_learning_rate": rate},
+            f"{cell.title}, client_learning_rate {rate:g}",
+        )
+        for cell in cells
+        for rate in rates
+    ]
     title = f"The client learning rate of {title}"
     return pages.of_search(title, tried, results, seeds=(0,))
+
+
+def _fedaws(weight: float, margin: float) -> str:
+    """Returns a word of --method as in flags.txt, which has no defaults."""
+    word = f"fedaws:weight={weight},margin={margin}"
+    return str(option_words.parse("method", word, WORDS))
 
 
 TABLES = {
@@ -146,11 +165,11 @@ TABLES = {
     ),
     ("1", "tiny_imagenet"): pages.of_paper(
         "Table 1 with photographs, Tiny-ImageNet",
-        [
-            *cell_rows.drawing("tiny_imagenet", _TINY_IMAGENET, ["fedss"], (5, 20, 80)),
-            *cell_rows.drawing("tiny_imagenet", _TINY_IMAGENET, ["neg_only"], (20, 80)),
-            *cell_rows.others("tiny_imagenet", _TINY_IMAGENET),
-        ],
+        of_methods(
+            "tiny_imagenet",
+            _TINY_IMAGENET,
+            {"fedss": (5, 20, 80), "neg_only": (20, 80), **OTHERS},
+        ),
         "table1_tiny_imagenet",
     ),
     ("1", "turned"): pages.of_paper(
@@ -181,10 +200,7 @@ TABLES = {
     ),
     ("3", "turned"): pages.of_paper(
         "Table 3 with 6,492 classes, turned characters of Omniglot",
-        [
-            *cell_rows.drawing("turned", _TURNED_3, ["fedss"], (50, 400, 800)),
-            *cell_rows.others("turned", _TURNED_3, ["full_softmax"]),
-        ],
+        of_methods("turned", _TURNED_3, {"fedss": (50, 400, 800), "full_softmax": ()}),
         "table3_turned",
         traffic_figure=10,
     ),
@@ -217,41 +233,43 @@ TABLES = {
     ),
     ("long", "mini"): pages.of_search(
         "Table 1 at a size for 2 cores, after 1,000 rounds",
-        [
-            *cell_rows.drawing("omniglot", _LONG, ["neg_only", "fedss"], (10, 20, 80)),
-            *cell_rows.others("omniglot", _LONG, ["pos_only", "full_softmax"]),
-        ],
+        of_methods(
+            "omniglot",
+            _LONG,
+            {
+                "neg_only": (10, 20, 80),
+                "fedss": (10, 20, 80),
+                "pos_only": (),
+                "full_softmax": (),
+            },
+        ),
         "long_mini",
     ),
     # Cells of Table 1, with enough seeds to tell a gap of a point.
     ("headline", "mini"): pages.of_search(
         "FedSS beside FullSoftmax, Table 1 at a size for 2 cores, ten seeds",
-        [
-            *cell_rows.drawing("omniglot", _MINI_1, ["fedss"], (40, 80)),
-            *cell_rows.others("omniglot", _MINI_1, ["full_softmax"]),
-        ],
+        of_methods("omniglot", _MINI_1, {"fedss": (40, 80), "full_softmax": ()}),
         "headline_mini",
         seeds=tuple(range(10)),
     ),
     ("headline", "long"): pages.of_search(
         "FedSS beside FullSoftmax, Table 1 at a size for 2 cores, after 1,000 rounds",
-        [
-            *cell_rows.drawing("omniglot", _LONG, ["fedss"], (20, 40, 80)),
-            *cell_rows.drawing("omniglot", _LONG, ["neg_only"], (20, 80)),
-            *cell_rows.others("omniglot", _LONG, ["full_softmax"]),
-        ],
+        of_methods(
+            "omniglot",
+            _LONG,
+            {"fedss": (20, 40, 80), "neg_only": (20, 80), "full_softmax": ()},
+        ),
         "headline_long",
         seeds=tuple(range(5)),
     ),
     # m of n: 0.6 to 3.7 %; Landmarks has 0.2 to 3.9 %.
     ("characters", "mini"): pages.of_search(
         "Table 1 with all 1,623 characters, Omniglot",
-        [
-            *cell_rows.drawing(
-                "omniglot", _ALL_CHARACTERS, ["fedss", "neg_only"], (10, 20, 40, 60)
-            ),
-            *cell_rows.others("omniglot", _ALL_CHARACTERS),
-        ],
+        of_methods(
+            "omniglot",
+            _ALL_CHARACTERS,
+            {"fedss": (10, 20, 40, 60), "neg_only": (10, 20, 40, 60), **OTHERS},
+        ),
         "characters_mini",
     ),
     ("centralized", "mini"): pages.of_search(
@@ -292,43 +310,39 @@ TABLES = {
     ),
     ("hundred_thousand", "mini"): pages.of_search(
         "100,000 classes, glyphs",
-        [
-            *cell_rows.drawing("glyphs", _HUNDRED_THOUSAND, ["fedss"], [80]),
-            *cell_rows.others(
-                "glyphs", _HUNDRED_THOUSAND, ["pos_only", "full_softmax"]
-            ),
-        ],
+        of_methods(
+            "glyphs",
+            _HUNDRED_THOUSAND,
+            {"fedss": [80], "pos_only": (), "full_softmax": ()},
+        ),
         "hundred_thousand",
         seeds=(0,),
     ),
     ("rates", "mini"): _rates(
         "each method, Table 1 at a size for 2 cores",
-        cell_rows.one_of_each("omniglot", _MINI_1),
+        of_methods("omniglot", _MINI_1, SIX_AT_20),
         "rates_mini",
     ),
     ("rates", "turned"): _rates(
         "each method, turned characters of Omniglot",
-        cell_rows.one_of_each("turned", _TURNED_SEARCH),
+        of_methods("turned", _TURNED_SEARCH, SIX_AT_20),
         "rates_turned",
     ),
     ("rates", "tiny_imagenet"): _rates(
         "Table 1 with photographs, Tiny-ImageNet",
-        [
-            *cell_rows.drawing("tiny_imagenet", _TINY_SEARCH, ["fedss"], [20]),
-            *cell_rows.others("tiny_imagenet", _TINY_SEARCH, ["full_softmax"]),
-        ],
+        of_methods("tiny_imagenet", _TINY_SEARCH, {"fedss": [20], "full_softmax": ()}),
         "rates_tiny_imagenet",
         (0.003, 0.01, 0.03),
     ),
     ("retrieval_rates", "mini"): _rates(
         "each method, Table 2 at a size for 2 cores",
-        cell_rows.one_of_each("omniglot", _MINI_2),
+        of_methods("omniglot", _MINI_2, SIX_AT_20),
         "retrieval_rates_mini",
         (0.003, 0.01, 0.03, 0.1),
     ),
     ("retrieval_rates", "turned"): _rates(
         "each method, retrieval with turned characters of Omniglot",
-        cell_rows.one_of_each("turned", _TURNED_2_SEARCH),
+        of_methods("turned", _TURNED_2_SEARCH, SIX_AT_20),
         "retrieval_rates_turned",
         (0.003, 0.01, 0.03, 0.1),
     ),
@@ -336,12 +350,18 @@ TABLES = {
     ("spreadout", "mini"): pages.of_search(
         "FedAwS's weight and margin, Table 1 at a size for 2 cores",
         [
-            *cell_rows.spreadout(_MINI_1, 0.5, (0.1, 1.0, 10.0, 100.0)),
-            *cell_rows.spreadout(_MINI_1, 1.0, (0.1, 1.0, 10.0, 100.0)),
-            *cell_rows.spreadout(_MINI_1, 1.2, (0.001, 0.01, 0.1)),
-            *cell_rows.spreadout(
-                _MINI_1, 1.4, (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)
-            ),
+            Cell(
+                f"omniglot_margin{margin:g}_{weight:g}",
+                dict(_MINI_1, **_VALIDATION, method=_fedaws(weight, margin)),
+                f"FedAwS, margin {margin:g}, spreadout_weight {weight:g}",
+            )
+            for margin, weights in (
+                (0.5, (0.1, 1.0, 10.0, 100.0)),
+                (1.0, (0.1, 1.0, 10.0, 100.0)),
+                (1.2, (0.001, 0.01, 0.1)),
+                (1.4, (0.0001, 0.001, 0.01, 0.1, 1.0, 10.0, 100.0)),
+            )
+            for weight in weights
         ],
         "spreadout_mini",
         seeds=(0,),
@@ -354,7 +374,7 @@ TABLES = {
                 f"omniglot_{name}",
                 {
                     **_MINI_1,
-                    **cell_rows.VALIDATION,
+                    **_VALIDATION,
                     "rounds": 100,
                     "num_negatives": 20,
                     "method": "fedss",

@@ -46,7 +46,7 @@ def test_a_method_is_added_in_one_place(toy, run_program, tmp_path, monkeypatch)
     assert table["ToySoftmax"] == table["FedSS"]
     assert (both / "toy.npz").exists()
     # A table of both.
-    own = cell_rows.drawing("glyphs", TINY, ["fedss", "toy"], [5])
+    own = cell_rows.of_methods("glyphs", TINY, {"fedss": [5], "toy": [5]})
     of_both = pages.of_paper("Toys", own, "toys")
     monkeypatch.setitem(fedss_cells.TABLES, ("1", "mini"), of_both)
     runs = tmp_path / "runs"
