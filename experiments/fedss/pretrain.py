@@ -39,7 +39,7 @@ from experiments.common import (
     runtime_config,
 )
 from experiments.common.config import naming
-from experiments.fedss import starting_point
+from experiments.fedss import run_parts
 from tff_fedss import algorithms, files, memory, models, tasks, training
 from tff_fedss.datasets.central import augmentation, labelled_images, public_images
 from tff_fedss.errors import InvalidInputError
@@ -140,7 +140,7 @@ def main(config: Config) -> None:
         results=(tasks.Pretraining.metric, "accuracy"),
         unit="epoch",
         curves=("loss", "accuracy"),
-        inputs=starting_point.fingerprint,
+        inputs=run_parts.pretrained_fingerprint,
     )
     path = pathlib.Path(config.results_dir) / WEIGHTS
     print(f"Start federated runs from it: --pretrained={path}")
@@ -265,7 +265,7 @@ def _source(config: Config, given: str) -> public_images.Source:
 def _build_run(config: Config) -> training.StepRun:
     task = _load_task(config)
     model = task.model_fn()
-    if loaded := starting_point.load(config, model):
+    if loaded := run_parts.load_pretrained(config, model):
         print(loaded, flush=True)
     learning_rate = tf.keras.optimizers.schedules.CosineDecay(
         config.learning_rate, config.epochs * task.steps_per_epoch

@@ -15,7 +15,6 @@ from experiments.fedss import (
     privacy_config,
     run_config,
     run_parts,
-    starting_point,
 )
 from experiments.fedss.methods import METHODS, name_of, settings_of
 from experiments.fedss.run_config import RunConfig
@@ -187,7 +186,7 @@ def train_methods(config: RunConfig) -> str:
     config, dataset, validation, notes = load(config)
     config, task, chosen = run_parts.make_task(config, methods, dataset)
     kept = KeptRound(config, task, validation)
-    loaded = starting_point.load(config, task.model)
+    loaded = run_parts.load_pretrained(config, task.model)
     num_phi = task.model.count_params()
     num_w = dataset.num_classes * config.embedding_dim
     share = models.last_layer_share(num_phi, dataset.num_classes, config.embedding_dim)
@@ -206,7 +205,7 @@ def train_methods(config: RunConfig) -> str:
             "run starts from scratch."
         )
     print("\n".join(facts), flush=True)
-    inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
+    inputs = {"data": task.fingerprint(), **run_parts.pretrained_fingerprint(config)}
     client_fn = run_parts.client_fn(config, task, inputs["data"])
     # Before anything is written: the library may refuse the flags.
     runs = [run_parts.build_run(config, method, task, client_fn) for method in methods]
@@ -214,7 +213,7 @@ def train_methods(config: RunConfig) -> str:
     with contextlib.closing(folder):
         checkpoints = folder.resume(runs)
         if not all(run.round_num for run in runs):
-            phi = starting_point.trained(config, task, inputs)
+            phi = run_parts.initial_phi(config, task, inputs)
             for run in runs:
                 if not run.round_num:
                     run.set_feature_extractor(phi)

@@ -6,18 +6,34 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from experiments.common import config as config_lib
 from experiments.common import launch, memory_needs
 from experiments.fedss import privacy_config
-from experiments.fedss.methods import METHODS, settings_of
+from experiments.fedss.methods import METHODS, name_of, settings_of
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, metrics, models, runtime, tasks, training
 from tff_fedss.datasets.federated.dataset import FederatedDataset
 from tff_fedss.errors import InvalidInputError
 
 _ConfigT = TypeVar("_ConfigT", bound=RunConfig)
+# The flags that decide a warm start.
+_OF_WARM_START = (
+    "dataset",
+    "data_dir",
+    "task",
+    "image_size",
+    "model",
+    "pretrained",
+    "embedding_dim",
+    "warm_start_epochs",
+    "seed",
+    "deterministic",
+    "precision",
+)
 
 
 def load_dataset(config: RunConfig) -> FederatedDataset:
@@ -239,3 +255,73 @@ def _build_process(
         seed=config.seed,
         initial_norm=config.initial_norm,
     )
+
+
+# --- The initial phi: drawn, loaded or trained on public classes ---------------------
+
+
+def _pretrained_path(config: config_lib.Config) -> str | os.PathLike:
+    """Returns the file of --pretrained, downloaded if it is `imagenet`.
+
+    Raises:
+        InvalidInputError: If the download fails.
+    """
+    if config.pretrained != "imagenet":
+        return config.pretrained
+    try:
+        return models.fetch_imagenet(config.model)
+    except InvalidInputError as error:
+        raise InvalidInputError(f"--pretrained={error}") from error
+
+
+def pretrained_fingerprint(config: config_lib.Config) -> dict[str, dict[str, str]]:
+    """Returns the fingerprint of --pretrained; empty if there is none."""
+    if not config.pretrained:
+        return {}
+    digest = models.pretrained_digest(_pretrained_path(config))
+    return {"pretrained": {"--pretrained": digest}}
+
+
+def load_pretrained(
+    config: config_lib.Config, model: tf.keras.Model
+) -> models.LoadReport | None:
+    """Loads the weights of --pretrained into phi, if there are any.
+
+    Raises:
+        InvalidInputError: If they are missing, damaged, or of another model.
+    """
+    if not config.pretrained:
+        return None
+    path = _pretrained_path(config)
+    with config_lib.naming("--pretrained"):
+        return models.load_pretrained(model, path)
+
+
+def initial_phi(
+    config: RunConfig,
+    task: tasks.FederatedTask,
+    inputs: Mapping[str, Any],
+) -> list[np.ndarray]:
+    """Trains phi of a task not measured yet on public classes, if the flags say so.
+
+    --warm_start_cache may have the result, by the fingerprints of the run's inputs.
+
+    Returns:
+        Phi before the rounds.
+    """
+    model, epochs, seed = task.model, config.warm_start_epochs, config.seed
+    if epochs:
+        train = functools.partial(
+            training.warm_start, model, task.dataset, epochs, seed
+        )
+        if config.warm_start_cache:
+            deciding = {name: getattr(config, name) for name in _OF_WARM_START}
+            deciding["inputs"] = inputs
+            if not any(METHODS[name_of(w)].has_clients for w in config.method_words):
+                # Then an operation has several threads, and other bytes.
+                deciding["threads"] = "several"
+            folder = config.warm_start_cache
+            training.cached_warm_start(folder, deciding, model, train)
+        else:
+            train()
+    return model.get_weights()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 import numpy as np
 
 from experiments.common import config, runtime_config
-from experiments.fedss import run_config, run_parts, starting_point
+from experiments.fedss import run_config, run_parts
 from experiments.privacy import attacks, seen
 from tff_fedss import algorithms, tasks, training
 from tff_fedss.privacy import aggregate
@@ -86,7 +86,10 @@ class Server:
         most_clients: int = 0,
     ):
         self.run = run_parts.build_run(config, METHOD, task)
-        self.inputs = {"data": task.fingerprint(), **starting_point.fingerprint(config)}
+        self.inputs = {
+            "data": task.fingerprint(),
+            **run_parts.pretrained_fingerprint(config),
+        }
         self._config, self._most_clients = config, most_clients
         self._dataset = task.dataset
         self._client_ids = list(self._dataset.train.client_ids)
@@ -128,8 +131,8 @@ class Server:
     ) -> None:
         """Trains to the end; calls `release` after the attacks on each round."""
         config, run = self._config, self.run
-        starting_point.load(config, run.task.model)
-        phi = starting_point.trained(config, run.task, self.inputs)
+        run_parts.load_pretrained(config, run.task.model)
+        phi = run_parts.initial_phi(config, run.task, self.inputs)
         run.set_feature_extractor(phi)
 
         def look(metrics: training.Metrics, speed: training.Metrics) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from experiments.common import cells as cells_lib
 from experiments.common import report, results
-from experiments.fedss import starting_point
+from experiments.fedss import run_parts
 from experiments.fedss import train as fedss_train
 from experiments.privacy import cells, train
 from tests.experiments import central_runs, run_folders
@@ -164,7 +164,7 @@ def test_a_poisson_cohort_without_clients_is_no_error(run, tmp_path, one_layer):
 def test_a_warm_start_in_a_cache_is_that_of_train(monkeypatch):
     keys = []
     monkeypatch.setattr(
-        starting_point.training,
+        run_parts.training,
         "cached_warm_start",
         lambda folder, deciding, *_: keys.append(deciding),
     )
@@ -173,5 +173,5 @@ def test_a_warm_start_in_a_cache_is_that_of_train(monkeypatch):
     )
     for program in (fedss_train, train):
         config = program.Config(warm_start_epochs=1, warm_start_cache="cache")
-        starting_point.trained(config, task, {})
+        run_parts.initial_phi(config, task, {})
     assert keys[0] == keys[1]
