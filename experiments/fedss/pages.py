@@ -152,17 +152,15 @@ def _class_sets(table: Table, runs: Runs, paper: pd.DataFrame) -> list[str]:
     n, positives = _num_classes(runs), _mean_positives(runs)
     if n is None or positives is None:
         return []
-    sizes = {
-        cell.column: round(positives) + cell.settings["num_negatives"]
-        for cell in table.cells.values()
-        if cell.column
-    }
+    sizes = {"without negatives": round(positives)}
+    for cell in table.cells.values():
+        if cell.column:
+            sizes[f"at {cell.column}"] = (
+                round(positives) + cell.settings["num_negatives"]
+            )
     own = [
-        f"{size:,} ({_percent(100 * size / n)} of n) {column}"
-        for column, size in {
-            "without negatives": round(positives),
-            **{f"at {column}": size for column, size in sizes.items()},
-        }.items()
+        f"{size:,} ({_percent(100 * size / n)} of n) {where}"
+        for where, size in sizes.items()
     ]
     notes = [
         f"n = {n:,} classes, |P_k| = {positives:.1f} on average. |S_k| is |P_k|, "
@@ -175,7 +173,7 @@ def _class_sets(table: Table, runs: Runs, paper: pd.DataFrame) -> list[str]:
     theirs = [
         f"{size} ({printed['percent_of_n'][column]} %) at {column}"
         for column, size in printed["class_set_size"].items()
-        if column in sizes
+        if f"at {column}" in sizes
     ]
     return notes + ([f"|S_k| in the paper: {', '.join(theirs)}."] if theirs else [])
 
@@ -190,16 +188,14 @@ def _saving(table: Table, runs: Runs, paper: pd.DataFrame) -> list[str]:
     ]
     if n is None or positives is None or not drawing:
         return []
-    m = max(cell.settings["num_negatives"] for cell in drawing)
-    run = next(
-        runs[cell.name][0] for cell in drawing if cell.settings["num_negatives"] == m
-    )
+    largest = max(drawing, key=lambda cell: cell.settings["num_negatives"])
+    run = runs[largest.name][0]
     bytes_down, classes = run.mean("bytes_down"), run.mean("classes_per_client")
     if bytes_down is None or classes is None:
         return []
     dim = int(run.flags["embedding_dim"])
     num_phi = round(bytes_down / metrics.BYTES_PER_PARAMETER - classes * dim)
-    size = round(positives) + m
+    size = round(positives) + largest.settings["num_negatives"]
     saving = models.communication_saving(num_phi, n, dim, size)
     return [
         f"At |S_k| = {size:,} a client is spared {100 * saving:.1f} % of the model's "
@@ -253,18 +249,18 @@ class _Drawing(NamedTuple):
     ) -> plots.Panel:
         """Draws the last values of finished runs by a number, a curve for each row."""
         metric = self.table.metrics[0].name
-        points, looks = [], {}
+        rows: dict[str, tuple[plots.Style, list]] = {}
         for cell in self.cells():
             done = [run for run in self.runs[cell.name] if run.is_done]
             x = number_of(cell, done) if done else None
             if x is not None:
-                looks[page.row_of(cell)] = _style(cell)
+                _, points = rows.setdefault(page.row_of(cell), (_style(cell), []))
                 y = np.array([run.final(metric) for run in done])
-                points.append([page.row_of(cell), x, y, self.paper_value(cell)])
+                points.append((x, y, self.paper_value(cell)))
         curves = []
-        for row, look in looks.items():
-            own = [point[1:] for point in points if point[0] == row]
-            xs, ys, printed = zip(*sorted(own, key=lambda x: x[0]), strict=True)
+        for row, (look, points) in rows.items():
+            points.sort(key=lambda point: point[0])
+            xs, ys, printed = zip(*points, strict=True)
             curves.append(
                 plots.Curve(
                     row,
@@ -351,14 +347,9 @@ def _by_size(drawing: _Drawing, is_corrected: bool) -> plots.Panel:
         shade = colors.to_hex(colormaps["Blues"](0.4 + 0.6 * (i + 1) / len(own)))
         look = plots.style(i)._replace(color=shade)
         series.append(drawing.series(cell, f"FedSS, {size}", look))
-    panel = drawing.by_round(series, f"Figure 4: {row_of('fedss', is_corrected)}")
-    if not panel.curves:
-        return panel
-    full = [
-        drawing.series(cell, page.row_of(cell), _style(cell))
-        for cell in drawing.cells("full_softmax")
-    ]
-    return drawing.by_round([*series, *full], panel.title)
+    for cell in drawing.cells("full_softmax") if own else ():
+        series.append(drawing.series(cell, page.row_of(cell), _style(cell)))
+    return drawing.by_round(series, f"Figure 4: {row_of('fedss', is_corrected)}")
 
 
 def _by_traffic(drawing: _Drawing, title: str) -> plots.Panel:
