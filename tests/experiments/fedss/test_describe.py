@@ -81,23 +81,17 @@ def test_a_name_with_dollars_is_no_formula(tmp_path):
 # --- The program ------------------------------------------------------------------
 
 
-def test_program(run_program, tmp_path):
+@pytest.mark.parametrize("flags, num_clients", [((), 12), (("--keep=best",), 11)])
+def test_program_describes_the_clients_that_train(
+    run_program, tmp_path, flags, num_clients
+):
     picture = tmp_path / "a" / "glyphs.png"
     output, _ = run_program(
         describe,
         "--dataset=glyphs:num_classes=60",
+        *flags,
         f"--results_dir={tmp_path / 'a'}",
     ).ok()
-    assert output.startswith("glyphs: 12 clients, n = 60 classes, ")
+    assert output.startswith(f"glyphs: {num_clients} clients, n = 60 classes, ")
     assert output.endswith(f"Histograms: {picture}\n")
     assert picture.stat().st_size > 10_000
-
-
-def test_the_clients_are_those_that_train(run_program, tmp_path):
-    output, _ = run_program(
-        describe,
-        "--dataset=glyphs:num_classes=60",
-        "--keep=best",
-        f"--results_dir={tmp_path}",
-    ).ok()
-    assert output.startswith("glyphs: 11 clients, n = 60 classes, ")
