@@ -18,6 +18,8 @@ from tff_fedss.errors import InvalidInputError
 # Flags that depend on the data with `Settings.follows_data`: unset until these are
 # loaded.
 _FOLLOW_DATA = ("num_negatives", "clients_per_round", "image_size")
+# Flags that are unset in flags.txt: the same data give the same values.
+LATE = ("logit_scale", "gradient_clip_norm", "initial_norm")
 
 
 def _by_dataset(name: str) -> str:
@@ -331,10 +333,10 @@ def with_defaults(config: _ConfigT) -> _ConfigT:
         if weights is not None and weights.is_file():
             config = dataclasses.replace(config, pretrained="imagenet")
     # `run_parts.with_data_defaults` sets the flags that are unset here.
-    late = ["logit_scale", "gradient_clip_norm", "initial_norm"]
+    known |= dict.fromkeys(LATE)
     if settings.learning_rates:
-        late.append("client_learning_rate")  # See RunConfig.learning_rate.
-    config = config.filled({**vars(settings), **known, **dict.fromkeys(late)})
+        known["client_learning_rate"] = None  # See RunConfig.learning_rate.
+    config = config.filled({**vars(settings), **known})
     config = runtime_config.with_defaults(config)
     if config.requests == "union" and config.runtime == "cluster":
         raise InvalidInputError(

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 
 from experiments.common import config as config_lib
 from experiments.common import launch, memory_needs
-from experiments.fedss import privacy_config
+from experiments.fedss import privacy_config, run_config
 from experiments.fedss.methods import METHODS, name_of, settings_of
 from experiments.fedss.run_config import RunConfig
 from tff_fedss import algorithms, memory, metrics, models, runtime, tasks, training
@@ -78,35 +78,27 @@ def with_data_defaults(
 ) -> tuple[_ConfigT, list[str]]:
     """Sets unset flags to values that suit the data.
 
-    They stay unset in flags.txt: the same data give the same values.
-
     Returns:
         The flags, none unset, and a line on each choice for the user.
     """
     settings = config.settings
     num_classes, most = dataset.num_classes, dataset.max_positives
     cohort_size = min(settings.clients_per_round, dataset.num_clients)
-    others = num_classes - most
     chosen = {
         "image_size": (dataset.image_shape[0], "at most the images' own size"),
         "clients_per_round": (cohort_size, f"of {dataset.num_clients:,} clients"),
         "num_negatives": (
-            max(1, min(settings.num_negatives, others)),
+            max(1, min(settings.num_negatives, num_classes - most)),
             f"a client has at most {most} of the n = {num_classes:,} classes",
         ),
-        "logit_scale": (
-            settings.logit_scale or models.adacos_scale(num_classes),
-            None
-            if settings.logit_scale
-            else "AdaCos's, sqrt(2) log(n - 1), at least 3",
-        ),
-        "gradient_clip_norm": (settings.gradient_clip_norm, ""),
-        "initial_norm": (settings.initial_norm, ""),
     }
+    if settings.logit_scale is None:
+        scale = models.adacos_scale(num_classes)
+        chosen["logit_scale"] = (scale, "AdaCos's, sqrt(2) log(n - 1), at least 3")
     lines = [
         f"--{name}={value:.3g}: {why}."
         for name, (value, why) in chosen.items()
-        if getattr(config, name) is None and why
+        if getattr(config, name) is None
     ]
     lines += [
         f"--client_learning_rate={rate:g}, for {METHODS[name].title} alone: a higher "
@@ -114,7 +106,9 @@ def with_data_defaults(
         for name, rate in settings.learning_rates.items()
         if name in methods and config.client_learning_rate is None
     ]
-    return config.filled({name: value for name, (value, _) in chosen.items()}), lines
+    values = {name: getattr(settings, name) for name in run_config.LATE}
+    values |= {name: value for name, (value, _) in chosen.items()}
+    return config.filled(values), lines
 
 
 def make_task(
