@@ -22,18 +22,15 @@ TINY = dict(
 )
 
 
-@pytest.fixture
-def toy(monkeypatch):
-    """FedSS by another name."""
-    method = dataclasses.replace(
+def test_a_method_is_added_in_one_place(run_program, tmp_path, monkeypatch):
+    # FedSS by another name.
+    toy = dataclasses.replace(
         methods.METHODS["fedss"],
         title="ToySoftmax",
         style=methods.plots.Style("#123456", "-", "o"),
     )
-    monkeypatch.setitem(methods.METHODS, "toy", method)
+    monkeypatch.setitem(methods.METHODS, "toy", toy)
 
-
-def test_a_method_is_added_in_one_place(toy, run_program, tmp_path, monkeypatch):
     def run(*arguments, **options):
         output, _ = run_program(*arguments, **options).ok()
         return output
