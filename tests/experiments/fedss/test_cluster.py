@@ -1,8 +1,5 @@
 """Whole runs on a cluster: the same bytes on any."""
 
-import csv
-
-import numpy as np
 import pytest
 
 from tests import waiting
@@ -14,6 +11,7 @@ pytest.importorskip("ray")
 
 pytestmark = pytest.mark.slow
 METHODS = ("fedss", "fedaws", "full_softmax")
+WEIGHTS = [f"{name}.npz" for name in METHODS]
 FLAGS = (
     "--dataset=omniglot",
     f"--methods={','.join(METHODS)}",
@@ -38,43 +36,25 @@ def compare(*flags):
     return errors
 
 
-def contents(folder):
-    """What a run leaves that depends on no clock."""
-    arrays = {}
-    for name in METHODS:
-        with np.load(folder / f"{name}.npz") as found:
-            arrays.update((f"{name}/{key}", found[key]) for key in found)
-    with (folder / "metrics.csv").open() as file:
-        return list(csv.DictReader(file)), arrays
-
-
-def assert_same(ours, theirs):
-    assert ours[0] == theirs[0]
-    assert ours[1].keys() == theirs[1].keys()
-    for name, array in ours[1].items():
-        assert array.tobytes() == theirs[1][name].tobytes(), name
-
-
 def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path, monkeypatch):
-    found = {}
+    two, here = tmp_path / "2", tmp_path / "here"
     for actors in (2, 1, 3):
         folder = tmp_path / str(actors)
         where = ("--cluster=local", f"--actors={actors}")
         errors = compare(*flags, *where, f"--results_dir={folder}")
         assert "cannot read" not in errors  # The actors have the data themselves.
-        found[actors] = contents(folder)
-    assert_same(found[1], found[2])
-    assert_same(found[3], found[2])
+        central_runs.assert_same_bytes(folder, two, WEIGHTS)
     # One process adds in the same order; an operation there gets a thread, too.
     monkeypatch.setenv("TF_NUM_INTRAOP_THREADS", "1")
-    compare(*flags, f"--results_dir={tmp_path / 'here'}")
-    here = contents(tmp_path / "here")
+    compare(*flags, f"--results_dir={here}")
+    for name in WEIGHTS:
+        assert (here / name).read_bytes() == (two / name).read_bytes(), name
     # So does the evaluation, which is the training process's own on a cluster, too.
-    for row, theirs in zip(here[0], found[2][0], strict=True):
-        cosines = [float(r["mean_cosine"] or 0) for r in (row, theirs)]
+    rows = map(central_runs.rows_of, (here, two))
+    for row, theirs in zip(*rows, strict=True):
+        cosines = [float(r.pop("mean_cosine") or 0) for r in (row, theirs)]
         assert cosines[0] == pytest.approx(cosines[1], rel=1e-9)
-        row["mean_cosine"] = theirs["mean_cosine"]
-    assert_same(here, found[2])
+        assert row == theirs
     monkeypatch.delenv("TF_NUM_INTRAOP_THREADS")
     # A run that was killed resumes on another number of actors.
     folder = tmp_path / "killed"
@@ -82,7 +62,7 @@ def test_any_number_of_actors_gives_the_same_bytes(flags, tmp_path, monkeypatch)
     where = ("--cluster=local", "--actors=2")
     kill_after_a_checkpoint(module, "fedss", (*flags, *where), folder)
     errors = compare(*flags, "--cluster=local", "--actors=1", f"--results_dir={folder}")
-    assert_same(contents(folder), found[2])
+    central_runs.assert_same_bytes(folder, two, WEIGHTS)
 
 
 def test_ctrl_c_ends_a_run_and_its_actors(tmp_path, monkeypatch):
