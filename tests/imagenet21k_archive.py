@@ -1,10 +1,6 @@
 """Miniatures of ImageNet-21k's archives, in their layout and with their file names."""
 
-import gzip
-import io
-import os
 import pathlib
-import tarfile
 from collections.abc import Mapping
 
 import numpy as np
@@ -40,21 +36,9 @@ def classes(num_images: list[int], seed: int = 0) -> dict[str, dict[str, bytes]]
     return result
 
 
-def tar(members: Mapping[str, bytes]) -> bytes:
-    """Makes a tar, in the order of the members."""
-    content = io.BytesIO()
-    # As GNU tar writes them.
-    with tarfile.open(fileobj=content, mode="w", format=tarfile.GNU_FORMAT) as file:
-        for name, member in members.items():
-            info = tarfile.TarInfo(name)
-            info.size = len(member)
-            file.addfile(info, io.BytesIO(member))
-    return content.getvalue()
-
-
 def class_tars(images: Classes) -> dict[str, bytes]:
     """Makes the tar of every class: `<wnid>.tar` -> content."""
-    return {f"{wnid}.tar": tar(members) for wnid, members in images.items()}
+    return {f"{wnid}.tar": own_images.tar(members) for wnid, members in images.items()}
 
 
 def write_folder(path: pathlib.Path, images: Classes) -> pathlib.Path:
@@ -64,16 +48,10 @@ def write_folder(path: pathlib.Path, images: Classes) -> pathlib.Path:
 
 def write_fall11(path: pathlib.Path, images: Classes) -> pathlib.Path:
     """Writes `fall11_whole.tar` into a folder: class tars at its top."""
-    os.makedirs(path, exist_ok=True)
-    path = path / "fall11_whole.tar"
-    path.write_bytes(tar(class_tars(images)))
-    return path
+    return own_images.write(path / "fall11_whole.tar", class_tars(images))
 
 
 def write_winter21(path: pathlib.Path, images: Classes) -> pathlib.Path:
     """Writes `winter21_whole.tar.gz` into a folder: class tars below a folder."""
-    os.makedirs(path, exist_ok=True)
-    path = path / "winter21_whole.tar.gz"
     tars = {f"winter21_whole/{name}": c for name, c in class_tars(images).items()}
-    path.write_bytes(gzip.compress(tar(tars), compresslevel=1))
-    return path
+    return own_images.write(path / "winter21_whole.tar.gz", tars)

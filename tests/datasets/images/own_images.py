@@ -4,6 +4,7 @@ import io
 import pathlib
 import tarfile
 import zipfile
+from collections.abc import Mapping
 
 import numpy as np
 from PIL import Image
@@ -24,7 +25,7 @@ def encoded(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options) -> b
     return buffer.getvalue()
 
 
-def write(path: pathlib.Path, contents: dict[str, bytes]) -> pathlib.Path:
+def write(path: pathlib.Path, contents: Mapping[str, bytes]) -> pathlib.Path:
     """Writes a folder, zip or tar, by the suffix; names that end in / are folders."""
     suffix = path.suffix.lower()[1:]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -34,12 +35,7 @@ def write(path: pathlib.Path, contents: dict[str, bytes]) -> pathlib.Path:
                 archive.writestr(name, content)
     elif path.name.lower().endswith(sources.SUFFIXES):
         kind = {"tgz": "gz", "txz": "xz", "tbz2": "bz2", "tar": ""}.get(suffix, suffix)
-        with tarfile.open(path, f"w:{kind}") as tar:
-            for name, content in contents.items():
-                member = tarfile.TarInfo(name.rstrip("/"))
-                member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
-                member.size = len(content)
-                tar.addfile(member, io.BytesIO(content))
+        path.write_bytes(tar(contents, kind))
     else:
         for name, content in contents.items():
             is_folder = name.endswith("/")
@@ -48,6 +44,18 @@ def write(path: pathlib.Path, contents: dict[str, bytes]) -> pathlib.Path:
             if not is_folder:
                 (path / name).write_bytes(content)
     return path
+
+
+def tar(contents: Mapping[str, bytes], kind: str = "") -> bytes:
+    """The bytes of a tar, as GNU's program writes it, or of a compressed one."""
+    buffer = io.BytesIO()
+    with tarfile.open(None, f"w:{kind}", buffer, format=tarfile.GNU_FORMAT) as file:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name.rstrip("/"))
+            member.type = tarfile.DIRTYPE if name.endswith("/") else tarfile.REGTYPE
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return buffer.getvalue()
 
 
 def contents(folder: pathlib.Path) -> dict[str, bytes]:
