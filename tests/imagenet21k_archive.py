@@ -11,22 +11,17 @@ from tests.datasets.images import own_images
 Classes = Mapping[str, Mapping[str, bytes]]
 
 
-def jpeg(rng: np.random.Generator, size: tuple[int, int] = (40, 30), mode: str = "RGB"):
+def jpeg(rng: np.random.Generator, mode: str = "RGB") -> bytes:
     """Returns a small JPEG of one random color, other bytes for other draws."""
     num_channels = len(Image.new(mode, (1, 1)).getbands())
     color = tuple(rng.integers(0, 256, num_channels).tolist())
-    image = Image.new(mode, size, color if num_channels > 1 else color[0])
+    image = Image.new(mode, (40, 30), color if num_channels > 1 else color[0])
     return own_images.encoded(image, "JPEG")
 
 
-def classes(num_images: list[int], seed: int = 0) -> dict[str, dict[str, bytes]]:
-    """Draws classes: wnid -> name -> image.
-
-    Args:
-        num_images: How many images each class has; the wnids ascend.
-        seed: Which images.
-    """
-    rng = np.random.default_rng(seed)
+def classes(num_images: list[int]) -> dict[str, dict[str, bytes]]:
+    """Draws classes of some numbers of images: wnid -> name -> image; wnids ascend."""
+    rng = np.random.default_rng(0)
     result = {}
     for i, count in enumerate(num_images):
         wnid = f"n{1440764 + 37 * i:08}"

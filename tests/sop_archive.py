@@ -36,15 +36,9 @@ def made_up_products(sizes: list[int]) -> list[list[str]]:
 def listings(
     train: list[list[str]], test: list[list[str]]
 ) -> tuple[list[list], list[list]]:
-    """Numbers products and images as the original does: all training ones first.
+    """The rows of Ebay_train.txt and Ebay_test.txt, from the paths of each product.
 
-    Args:
-        train: The paths of each training product.
-        test: The paths of each test product.
-
-    Returns:
-        The rows of Ebay_train.txt and Ebay_test.txt:
-        `[image_id, class_id, super_class_id, path]`.
+    Products and images are numbered as in the original: all training ones first.
     """
     rows = []
     for class_id, product in enumerate([*train, *test], 1):

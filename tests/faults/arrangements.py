@@ -47,12 +47,7 @@ def remove(name: str) -> Arrangement:
 
 
 def change(name: str, by: Change) -> Arrangement:
-    """Changes a file.
-
-    Args:
-        name: In the place's folder.
-        by: From the file's content to another; None: the file is lost.
-    """
+    """Changes a file by a function from its content to another; None: it is lost."""
 
     def arrange(place):
         path = _path(place, name)

@@ -102,12 +102,7 @@ class Templates:
         self._folder = folder
 
     def get(self, name: str, kind: str) -> pathlib.Path:
-        """Returns the folder with `data` and `run` of a program's run.
-
-        Args:
-            name: Of `programs.PROGRAMS`.
-            kind: `new`, `stopped` or `finished`.
-        """
+        """Returns the folder with `data` and `run` of a kind: see `Case.start`."""
         folder = self._folder / f"{name}_{kind}"
         if folder.exists():
             return folder
@@ -131,15 +126,7 @@ class Templates:
 
 
 class Place:
-    """Where a case is tried.
-
-    Attributes:
-        root: The folder in which the program is run; holds `data`.
-        out: The results folder.
-        data: The folder of data, if the program needs any.
-        program: The program that is tried.
-        held: Open files that go with the fault.
-    """
+    """Where a case is tried: `root` is the folder in which the program is run."""
 
     def __init__(
         self,
@@ -153,7 +140,7 @@ class Place:
         self.program = ""
         self.server = server
         self.templates = templates
-        self.held: list = []
+        self.held: list = []  # Open files that go with the fault.
         self._mounts: list[pathlib.Path] = []
 
     def begin(self, program: str, start: str) -> None:
@@ -183,13 +170,7 @@ class Place:
 
     @contextlib.contextmanager
     def start(self, program: str, *flags: str, **options) -> Iterator[subprocess.Popen]:
-        """Starts a program in a process of its own; kills it at the end.
-
-        Args:
-            program: A name of `programs.PROGRAMS`; it gets its usual flags.
-            *flags: More of them.
-            **options: Of the process.
-        """
+        """Starts a program in a process of its own, and kills it at the end."""
         known = programs.PROGRAMS[program]
         process = subprocess.Popen(
             program_server.command(known.module, [*known.flags, *flags]),
@@ -217,9 +198,7 @@ class Place:
     def undo(self, before: Mapping, arranged: Mapping) -> None:
         """Puts back what a fault has changed, and nothing that a program has written.
 
-        Args:
-            before: The contents of `root` before the fault.
-            arranged: The contents with it.
+        It takes the contents of `root` before the fault and with it.
         """
         while self.held:
             self.held.pop().close()
@@ -242,12 +221,7 @@ class Place:
             path.chmod(stat.S_IMODE(mode))
 
     def mount(self, folder: pathlib.Path, options: str) -> None:
-        """Mounts a disk of its own on a folder; root only.
-
-        Args:
-            folder: Made if it is not there.
-            options: Such as `size=100k`.
-        """
+        """Mounts a disk of its own on a folder; root only."""
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
         folder.mkdir(parents=True, exist_ok=True)
         if not is_root() or subprocess.run(command, capture_output=True).returncode:

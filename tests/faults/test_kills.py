@@ -34,13 +34,7 @@ _Moment = Callable[[subprocess.Popen], bool]
 
 
 def kill_repeatedly(place: harness.Place, flags: Sequence[str], log) -> None:
-    """Kills attempt after attempt of a run with SIGKILL; the next one resumes it.
-
-    Args:
-        place: Where the program is run.
-        flags: Of the program, after its usual ones.
-        log: The file for its output.
-    """
+    """Kills attempt after attempt of a run with SIGKILL; the next one resumes it."""
     generator = np.random.default_rng(0)
     for kill, kind in enumerate(KINDS):
         seconds = generator.uniform(0.0, 0.8)
@@ -57,11 +51,7 @@ def kill_repeatedly(place: harness.Place, flags: Sequence[str], log) -> None:
 def attempt(
     place: harness.Place, flags: Sequence[str], log, moment: _Moment | None = None
 ) -> int | None:
-    """Runs the place's program, and kills it at a moment if one is given.
-
-    Returns:
-        The exit code; None if it was killed.
-    """
+    """Runs the place's program; returns its exit code, or None if it was killed."""
     options = {"stdout": log, "stderr": subprocess.STDOUT}
     with place.start(place.program, *flags, **options) as process:
         if moment is None:

@@ -21,7 +21,7 @@ _IMAGE_SHAPE = (16, 16, 1)
 _NUM_CLASSES, _NUM_POSITIVES, _DIM = 50, 5, 16
 _NUM_CLIENTS, _NUM_IMAGES, _BATCH_SIZE = 4, 40, 16
 
-# Weights after each round, the initial ones first.
+# Weights after each round or step, the initial ones first.
 Rounds = list[list[np.ndarray]]
 FEDERATED = (*fedss.METHODS, "fedaws")
 
@@ -50,16 +50,7 @@ def process(method: str) -> tff.learning.templates.LearningProcess:
 
 
 def train(name: str, device: str, rounds: int) -> Rounds:
-    """Trains with an algorithm on a device.
-
-    Args:
-        name: One of `FEDERATED` or `CENTRAL`.
-        device: Such as "GPU:0".
-        rounds: The number of rounds, or of steps.
-
-    Returns:
-        The weights after each round, the initial ones first.
-    """
+    """Trains with one of `FEDERATED` or `CENTRAL` on a device, such as "GPU:0"."""
     return (_central if name in CENTRAL else _federated)(name, device, rounds)
 
 
