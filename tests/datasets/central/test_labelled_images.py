@@ -51,6 +51,7 @@ def test_a_folder_for_each_class(tmp_path):
     data = labelled_images.load("cifar10", tmp_path)
     check(data)
     assert "n=2 classes, 6 training and 2 test images, 8x8x3" in data.summary()
+    assert "test: as given (test)" in data.summary()
 
 
 def test_tiny_imagenet_as_it_is_published(tmp_path):
@@ -222,26 +223,11 @@ def load(folder, **options):
     return labelled_images.from_index(images.load_index(folder), **options)
 
 
-def pictures(*numbers):
-    return np.stack([own_images.picture(k) for k in numbers])
-
-
-def test_a_given_test_is_taken(tmp_path):
-    names = ("train/b/2.png", "train/a/1.png", "train/b/1.png", "test/b/1.png")
-    data = load(own_images.write(tmp_path / "own", own_images.images(*names)))
-    assert data.name == "own" and data.class_names == ("a", "b")
-    np.testing.assert_array_equal(data.train_images, pictures(1, 2, 0))
-    assert data.train_labels.tolist() == [0, 1, 1]
-    np.testing.assert_array_equal(data.test_images, pictures(3))
-    assert data.test_labels.tolist() == [1]
-    assert data.train_labels.dtype == data.test_labels.dtype == np.int32
-    assert "test: as given (test)" in data.summary()
-
-
 def test_a_share_of_each_class_is_held_out(tmp_path):
     names = [f"{c}/{i}.png" for c in "abc" for i in range(10)]
-    folder = own_images.write(tmp_path, own_images.images(*names))
+    folder = own_images.write(tmp_path / "own", own_images.images(*names))
     data = load(folder)
+    assert data.name == "own"
     assert np.bincount(data.train_labels).tolist() == [8] * 3
     assert np.bincount(data.test_labels).tolist() == [2] * 3
     half = load(folder, test="images", test_share=0.5)
