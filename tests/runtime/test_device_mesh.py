@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.runtime.test_in_process import run_program
+from tests import waiting
+from tests.runtime.test_in_process import started
 from tff_fedss import runtime
 
 
@@ -94,7 +95,9 @@ FOUR_DEVICES = """
 
 def test_collectives_and_clients_on_logical_devices():
     """Rounds give the same bytes, on which devices their clients may be."""
-    output = run_program(FOUR_DEVICES)
+    with started(FOUR_DEVICES) as process:
+        output, errors = process.communicate(timeout=waiting.LIMIT)
+    assert process.returncode == 0, errors
     if not tf.config.list_physical_devices("GPU"):
         assert "num_devices=9: TensorFlow runs in this process" in output
     digests = re.findall(r"^[0-9a-f]{64}$", output, re.MULTILINE)

@@ -236,23 +236,23 @@ def test_an_argument_may_change_after_the_call(installed):
     assert result.max() == 0.0
 
 
-def run_program(program, *arguments, wait=True):
+@contextlib.contextmanager
+def started(program, *arguments):
+    """A program in a process of its own, which ends with the test."""
+    code = textwrap.dedent(program)
     process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program), *arguments],
-        stdin=subprocess.DEVNULL,
+        [sys.executable, "-X", "faulthandler", "-c", code, *arguments],
+        stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=waiting.take_ctrl_c,
     )
-    if not wait:
-        return process
     try:
-        output, errors = process.communicate(timeout=waiting.LIMIT)
+        yield process
     finally:
-        process.kill()
-    assert process.returncode == 0, errors
-    return output
+        process.kill()  # A failed test must not leave, or wait for, its program.
+        process.communicate()
 
 
 ENDLESS = """
@@ -312,8 +312,7 @@ except KeyboardInterrupt:
     "program", [ENDLESS, pytest.param(ENDLESS_PROGRAM, marks=pytest.mark.slow)]
 )
 def test_ctrl_c_ends_a_computation(tmp_path, program):
-    process = run_program(program, f"{tmp_path}/", wait=False)
-    try:
+    with started(program, f"{tmp_path}/") as process:
         assert process.stdout.readline() == "ready\n", process.stderr.read()
         waiting.wait_until((tmp_path / f"{10**15}").exists, process)
         process.send_signal(signal.SIGINT)
@@ -321,8 +320,6 @@ def test_ctrl_c_ends_a_computation(tmp_path, program):
         output, errors = process.communicate(timeout=waiting.LIMIT)
         assert output == "interrupted\n", errors
         assert process.returncode == 0, errors
-    finally:
-        process.kill()
 
 
 GPU = "/job:localhost/replica:0/task:0/device:GPU:0"

@@ -1,10 +1,7 @@
 """No worker survives the program that started it, however that ends."""
 
-import contextlib
 import os
 import signal
-import subprocess
-import sys
 
 import numpy as np
 import psutil
@@ -13,6 +10,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests import waiting
+from tests.runtime.test_in_process import started
 from tff_fedss import runtime
 from tff_fedss.runtime import native
 
@@ -41,23 +39,6 @@ print("ready", flush=True)
 FOREVER = "count_to(10**15)\n"
 
 
-@contextlib.contextmanager
-def start(program, started=os.devnull):
-    process = subprocess.Popen(
-        [sys.executable, "-X", "faulthandler", "-c", PRELUDE + program, started],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=waiting.take_ctrl_c,
-    )
-    try:
-        yield process
-    finally:
-        process.kill()  # A failed test must not leave, or wait for, its program.
-        process.communicate()
-
-
 def wait_until_ready(process):
     assert process.stdout.readline() == "ready\n", process.stderr.read()
 
@@ -76,7 +57,7 @@ def assert_gone(worker):
 
 
 def test_worker_ends_with_the_program():
-    with start("sys.stdin.readline()\n") as process:
+    with started(PRELUDE + "sys.stdin.readline()\n", os.devnull) as process:
         wait_until_ready(process)
         worker = worker_of(process)
         # Returns when no process holds the program's output: TFF's own worker would
@@ -87,11 +68,11 @@ def test_worker_ends_with_the_program():
 
 
 def test_worker_ends_with_a_program_that_is_killed_in_a_computation(tmp_path):
-    started = tmp_path / "started"
-    with start(FOREVER, str(started)) as process:
+    begun = tmp_path / "begun"
+    with started(PRELUDE + FOREVER, str(begun)) as process:
         wait_until_ready(process)
         worker = worker_of(process)
-        waiting.wait_until(started.exists, process)  # In the endless computation.
+        waiting.wait_until(begun.exists, process)  # In the endless computation.
         process.kill()
         process.communicate(timeout=waiting.LIMIT)
         assert process.returncode == -signal.SIGKILL
