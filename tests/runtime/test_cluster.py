@@ -83,8 +83,8 @@ def cohort():
     return toy.to_tff(clients[:NUM_CLIENTS])
 
 
-def two_rounds(method="fedss"):
-    process, clients = toy.build(method), cohort()
+def two_rounds():
+    process, clients = toy.build("fedss"), cohort()
     first = process.next(process.initialize(), clients)
     second = process.next(first.state, clients)
     return second.state, first.metrics, second.metrics
@@ -196,18 +196,36 @@ def test_a_machine_that_starts_no_actor_is_named(cluster, monkeypatch):
         assert sum_up([{"x": 1.0, "pid": 1}])["x"] == 1.0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fedss", "full_softmax"])
-def test_the_bytes_do_not_depend_on_how_many_actors_there_are(cluster, method):
+def test_two_selections_a_broadcast_and_an_argument_in_one_client(cluster):
+    @tff.tensorflow.computation(np.float32, np.int32)
+    def row(table, key):
+        return table * tf.cast(key, tf.float32)
+
+    @tff.tensorflow.computation(np.float32)
+    def keys_of(x):
+        return tf.stack([tf.cast(x, tf.int32), 1])
+
+    rows_type = tff.SequenceType(np.float32)
+
+    @tff.tensorflow.computation(rows_type, rows_type, np.float32, np.float32)
+    def join(a, b, x, factor):
+        add = lambda total, value: total + value  # noqa: E731
+        return a.reduce(0.0, add) + 10 * b.reduce(0.0, add) + 100 * x + 1000 * factor
+
+    @tff.federated_computation(AT_SERVER, SCALARS, AT_SERVER)
+    def both(table, xs, factor):
+        keys = tff.federated_map(keys_of, xs)
+        most = tff.federated_value(9, tff.SERVER)
+        first = tff.federated_select(keys, most, table, row)
+        second = tff.federated_select(keys, most, factor, row)
+        sent = tff.federated_broadcast(factor)
+        return tff.federated_sum(tff.federated_map(join, (first, second, xs, sent)))
+
+    arguments = 2.0, [1.0, 2.0, 3.0], 5.0
+    expected = both(*arguments)
+    assert expected > 15000
     with use(cluster):
-        expected = two_rounds(method)
-    cluster._pool.close()  # They have the cores.
-    for num_actors in (1, 3):
-        context = runtime.ClusterContext("local", num_actors=num_actors)
-        with use(context):
-            toy.same_bytes(two_rounds(method), expected)
-            assert len(context.actor_pids) <= num_actors
-            context.close()
+        assert both(*arguments) == expected
 
 
 def build_sum(folder, size=()):
@@ -407,42 +425,6 @@ def test_an_actor_that_cannot_read_data_is_not_taken_for_dead(cluster, caplog):
     with use(cluster), pytest.raises(runtime.WorkerError, match="signature not found"):
         sum_up([unreadable])
     assert "Lost an actor" not in caplog.text
-
-
-def test_how_many_gpus_an_actor_has():
-    with pytest.raises(InvalidInputError, match=r"gpus_per_actor=1.5 must be whole"):
-        cluster_pool.Pool("auto", None, 1.5, 1, {})
-
-
-@pytest.mark.parametrize(
-    "num_actors, gpus_per_actor, machines, expected",
-    [
-        (None, None, dict(a=(8, 0), b=(2, 0)), dict(a=1, b=1)),
-        (3, None, dict(a=(8, 0), b=(2, 0)), dict(a=3)),
-        # A head that is to have no work.
-        (None, None, dict(a=(0, 0), b=(2, 0)), dict(b=1)),
-        (2, None, dict(a=(0, 0), b=(2, 0)), dict(b=2)),
-        (None, None, dict(a=(0, 0)), {}),
-        (None, None, dict(a=(8, 0), b=(8, 4)), dict(b=4)),
-        (None, 0.2, dict(a=(8, 1)), dict(a=5)),
-        (5, 0.2, dict(a=(8, 1)), dict(a=5)),
-        (None, 0.4, dict(a=(8, 2)), dict(a=4)),
-    ],
-)
-def test_how_many_actors_a_machine_has(num_actors, gpus_per_actor, machines, expected):
-    pool = cluster_pool.Pool("auto", num_actors, gpus_per_actor, 1, {})
-
-    def counts(machines):
-        resources = {
-            name: {"Resources": {"CPU": cpus, "GPU": gpus}}
-            for name, (cpus, gpus) in machines.items()
-        }
-        return {name: len(x) for name, x in pool._shares(resources).items()}
-
-    assert counts(machines) == expected
-    # A run that has begun on GPUs does not continue without them.
-    without = {name: (cpus, 0) for name, (cpus, gpus) in machines.items()}
-    assert not counts(without) or not any(gpus for _, gpus in machines.values())
 
 
 @pytest.mark.slow

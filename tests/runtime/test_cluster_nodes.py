@@ -223,6 +223,42 @@ def test_gpus_that_are_not_there_are_reported(machines):
     context.close()
 
 
+def test_how_many_gpus_an_actor_has():
+    with pytest.raises(InvalidInputError, match=r"gpus_per_actor=1.5 must be whole"):
+        cluster_pool.Pool("auto", None, 1.5, 1, {})
+
+
+@pytest.mark.parametrize(
+    "num_actors, gpus_per_actor, machines, expected",
+    [
+        (None, None, dict(a=(8, 0), b=(2, 0)), dict(a=1, b=1)),
+        (3, None, dict(a=(8, 0), b=(2, 0)), dict(a=3)),
+        # A head that is to have no work.
+        (None, None, dict(a=(0, 0), b=(2, 0)), dict(b=1)),
+        (2, None, dict(a=(0, 0), b=(2, 0)), dict(b=2)),
+        (None, None, dict(a=(0, 0)), {}),
+        (None, None, dict(a=(8, 0), b=(8, 4)), dict(b=4)),
+        (None, 0.2, dict(a=(8, 1)), dict(a=5)),
+        (5, 0.2, dict(a=(8, 1)), dict(a=5)),
+        (None, 0.4, dict(a=(8, 2)), dict(a=4)),
+    ],
+)
+def test_how_many_actors_a_machine_has(num_actors, gpus_per_actor, machines, expected):
+    pool = cluster_pool.Pool("auto", num_actors, gpus_per_actor, 1, {})
+
+    def counts(machines):
+        resources = {
+            name: {"Resources": {"CPU": cpus, "GPU": gpus}}
+            for name, (cpus, gpus) in machines.items()
+        }
+        return {name: len(x) for name, x in pool._shares(resources).items()}
+
+    assert counts(machines) == expected
+    # A run that has begun on GPUs does not continue without them.
+    without = {name: (cpus, 0) for name, (cpus, gpus) in machines.items()}
+    assert not counts(without) or not any(gpus for _, gpus in machines.values())
+
+
 # --- Clusters that cannot be reached: one line each, at once ----------------------
 
 
