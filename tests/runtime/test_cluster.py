@@ -372,6 +372,7 @@ def wait_for_actors(context, count):
     pool = context._pool
 
     def are_there():
+        pool.begin_round()  # A start that fails on a busy machine is tried again.
         pool.update()
         done, _ = ray.wait(pool.starting, timeout=1) if pool.starting else ([], [])
         for reference in done:
