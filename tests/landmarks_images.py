@@ -4,9 +4,16 @@ import csv
 import dataclasses
 import pathlib
 
+import numpy as np
+from PIL import Image
+
 from data import prepare_landmarks
 from tests.datasets.images import own_images
 from tests.experiments import program_server
+
+_ROWS = 5  # An image spells its number in stripes: black 0, white 1.
+_STRIPE = 12  # pixels
+_GREY_NUMBER = 4  # This image has one channel, as a few of the real ones do.
 
 
 @dataclasses.dataclass
@@ -33,6 +40,26 @@ class Miniature:
         return (self.image_dir / f"{image_id}.jpg").read_bytes()
 
 
+def jpeg(number: int) -> bytes:
+    """A JPEG of 60 rows of pixels, more in other directions, that shows a number."""
+    stripes = np.array([number >> row & 1 for row in range(_ROWS)], np.uint8) * 255
+    width = 40 + number
+    pixels = np.broadcast_to(stripes.repeat(_STRIPE)[:, None], (_ROWS * _STRIPE, width))
+    image = Image.fromarray(np.ascontiguousarray(pixels))
+    mode = "L" if number == _GREY_NUMBER else "RGB"
+    return own_images.encoded(image.convert(mode), "JPEG")
+
+
+def number_of(pixels: np.ndarray) -> int:
+    """Reads the number off an image, uint8[h, w, 3] of any size."""
+    assert pixels.dtype == np.uint8 and pixels.shape[2] == 3
+    height = pixels.shape[0]
+    middles = [height * (2 * row + 1) // (2 * _ROWS) for row in range(_ROWS)]
+    means = pixels[middles].mean(axis=(1, 2))
+    assert np.all((means < 40) | (means > 215)), means
+    return sum(int(mean > 128) << row for row, mean in enumerate(means))
+
+
 def make(folder: pathlib.Path) -> Miniature:
     """Writes 3 clients with 5, 3 and 4 images and 6 test images.
 
@@ -49,9 +76,7 @@ def make(folder: pathlib.Path) -> Miniature:
         image_id = f"{(number + 3) * 0x9E3779B97F4A7C15 % 2**64:016x}"
         label = number * 3 % 7
         classes[image_id], numbers[image_id] = label, number
-        # One has a single channel, as a few of the real ones do.
-        encoded = own_images.numbered(number, "RGB" if number else "L")
-        (image_dir / f"{image_id}.jpg").write_bytes(encoded)
+        (image_dir / f"{image_id}.jpg").write_bytes(jpeg(number))
         if owner == "test":
             test.append(image_id)
             test_rows.append((image_id, label))

@@ -22,7 +22,7 @@ import tensorflow as tf
 from tensorflow.python.trackable import resource as trackable
 
 from experiments.common import sources as run_sources
-from tests import hostile_archives, imagenet21k_archive
+from tests import hostile_archives, imagenet21k_archive, landmarks_images
 from tests.datasets.images import own_images
 from tests.hostile_archives import HARMLESS, LARGE, REFUSED, REFUSED_TARS, Member
 from tests.refusals import message_of
@@ -41,7 +41,7 @@ _TEXTS = {f"x/ptb.{part}.txt": b"a b\n" for part in ("train", "valid", "test")}
 _CLASSES = imagenet21k_archive.classes([2, 3])
 _CLASS_TARS = imagenet21k_archive.class_tars(_CLASSES)
 _WNID = min(_CLASSES)
-_LANDMARKS = {f"0/0/{i:016x}.jpg": own_images.numbered(i) for i in range(3)}
+_LANDMARKS = {f"0/0/{i:016x}.jpg": landmarks_images.jpeg(i) for i in range(3)}
 _RUNS = {f"x/seed0/{name}": b"a" for name in ("flags.txt", "metrics.csv")}
 
 

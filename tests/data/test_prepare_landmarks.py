@@ -61,7 +61,7 @@ def _records(path):
     for element in dataset.as_numpy_iterator():
         pixels = element["image/decoded"]
         rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
-        images.append(own_images.number_of(rgb))
+        images.append(landmarks_images.number_of(rgb))
         classes.append(int(element["class"][0]))
     return images, classes
 

@@ -10,7 +10,6 @@ import tensorflow_federated as tff
 from tensorflow_federated.python.simulation.datasets import gldv2
 
 from tests import landmarks_images
-from tests.datasets.images import own_images
 from tests.refusals import message_of
 from tff_fedss.datasets import landmarks
 
@@ -42,7 +41,7 @@ def dataset(prepared):
 
 
 def _numbers(examples):
-    return [own_images.number_of(e["image"]) for e in examples]
+    return [landmarks_images.number_of(e["image"]) for e in examples]
 
 
 # What is loaded.
@@ -68,7 +67,7 @@ def test_images_are_the_source_pixels(dataset, miniature):
     for example, image_id in zip(examples, miniature.clients["7"], strict=True):
         pixels, label = example["image"], example["label"]
         assert pixels.shape == dataset.image_shape == (60, 60, 3)
-        assert own_images.number_of(pixels) == miniature.numbers[image_id]
+        assert landmarks_images.number_of(pixels) == miniature.numbers[image_id]
         assert label.dtype == np.int32 and label == miniature.classes[image_id]
 
 
@@ -94,8 +93,7 @@ def _sum(data):
 
 def test_tff_worker_reads_a_client(dataset, miniature):
     ids = miniature.clients["12"]
-    digits = [[int(digit) for digit in f"{miniature.numbers[i]:o}"] for i in ids]
-    means = [8 + 32 * sum(each) / 3 for each in digits]
+    means = [255 / 5 * bin(miniature.numbers[i]).count("1") for i in ids]
     expected = [len(ids), sum(miniature.classes[i] for i in ids), sum(means)]
     element = collections.OrderedDict(image=np.str_, label=np.int32)
     sum_examples = tff.tensorflow.computation(_sum, tff.SequenceType(element))

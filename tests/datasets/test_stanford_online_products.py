@@ -43,7 +43,7 @@ def dataset(prepared):
 
 def _ids(examples):
     """The image_ids of examples that are ready, read from their pixels."""
-    return [own_images.number_of(e["image"]) for e in examples.as_numpy_iterator()]
+    return [sop_archive.image_id_of(e["image"]) for e in examples.as_numpy_iterator()]
 
 
 def _clients(dataset):
@@ -99,7 +99,7 @@ def test_pixels_are_those_of_the_files(prepared):
     read = dataset.preprocessing.read
     for example in dataset.test.data.take(3):
         image = read(example["image"]).numpy()
-        encoded = own_images.numbered(own_images.number_of(image))
+        encoded = sop_archive.jpeg(sop_archive.image_id_of(image))
         expected = tf.io.decode_image(encoded, channels=3)
         np.testing.assert_array_equal(image, expected)
         pillow = np.asarray(Image.open(io.BytesIO(encoded))).astype(int)

@@ -25,20 +25,6 @@ def encoded(pixels: np.ndarray | Image.Image, kind: str = "PNG", **options) -> b
     return buffer.getvalue()
 
 
-def numbered(number: int, mode: str = "RGB") -> bytes:
-    """A JPEG of one colour that says a number below 512; 0 is grey."""
-    colour = tuple(8 + 32 * (number >> shift & 7) for shift in (0, 3, 6))
-    image = Image.new("RGB", (40, 32), colour).convert(mode)
-    return encoded(image, "JPEG", quality=95)
-
-
-def number_of(pixels: np.ndarray) -> int:
-    """Reads the number off such an image, uint8[h, w, 3] of any size."""
-    assert pixels.dtype == np.uint8
-    digits = np.round((pixels.reshape(-1, 3).mean(0) - 8) / 32).astype(int)
-    return int(digits @ (1, 8, 64))
-
-
 def write(path: pathlib.Path, contents: Mapping[str, bytes]) -> pathlib.Path:
     """Writes a folder, zip or tar, by the suffix; names that end in / are folders."""
     suffix = path.suffix.lower()[1:]
