@@ -68,6 +68,14 @@ def test_equals_centres_made_for_each_image(numbers, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    "feature", [np.zeros(8), np.ones(8), np.random.default_rng(0).normal(size=8)]
+)
+def test_features_that_have_collapsed_are_near_no_centre(feature):
+    features = np.tile(feature, (12, 1))
+    assert metrics.center_accuracy(features, np.arange(12) % 4) == 0
+
+
+@pytest.mark.parametrize(
     "labels, message",
     [([0, 0, 0], "two classes"), ([0, 1, 2], "two images"), ([0, 1], "found")],
 )

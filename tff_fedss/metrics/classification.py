@@ -10,6 +10,8 @@ from tff_fedss.metrics.retrieval import class_sizes, finite_features, unit
 
 # Of the cosines with class centres that are computed at a time.
 _BLOCK_NUMBERS = 2**22
+# Cosines that differ by less, in float64, are equal.
+_EQUAL = 1e-12
 
 
 @tf.function(reduce_retracing=True)
@@ -79,7 +81,7 @@ def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
     classifier). A centre is the mean of its class's unit vectors; the nearest has the
     highest cosine. An image is left out of its own class's centre. Images that are
     alone in their class are no queries, but their class is a candidate for the others.
-    Among equally near centres the image's own class wins.
+    An image that is equally near to its own centre and another is not right.
 
     Args:
         features: [images, d] of a floating type, of any lengths; zero vectors have
@@ -108,7 +110,8 @@ def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
         without = unit(sums[own] - units[rows])
         of_own = np.sum(units[rows] * without, 1)
         cosines[np.arange(len(rows)), own] = -np.inf
-        right += int(np.sum(of_own >= cosines.max(1)))
+        # Not rounding decides between equal cosines, such as of collapsed features.
+        right += int(np.sum(of_own > cosines.max(1) + _EQUAL))
     return right / len(queries)
 
 
