@@ -20,9 +20,12 @@ def classifier(rows):
 @pytest.fixture(scope="module")
 def task():
     """Points near one of six corners; the identities of the tests are the same."""
+    return verification(np.repeat(np.arange(6), 5))
+
+
+def verification(labels):
     corners = np.eye(6, 8, dtype=np.float32)
-    labels = np.repeat(np.arange(6), 5)
-    noise = np.random.default_rng(0).normal(scale=0.05, size=(30, 8))
+    noise = np.random.default_rng(0).normal(scale=0.05, size=(len(labels), 8))
     examples = (corners[labels] + noise).astype(np.float32)
     data = identities.ArrayIdentities("corners", (examples, labels), (examples, labels))
     return tasks.IdentityVerification(
@@ -63,6 +66,12 @@ def test_the_features_of_the_tests_are_measured(task):
     # which are never the nearest.
     assert results["top1"] == pytest.approx(4 / 6)
     assert results["pair_accuracy"] > 0.8
+
+
+def test_an_image_without_another_of_its_identity_is_no_query():
+    task = verification(np.array([0, 0, 1, 1, 2, 3]))
+    results = task.evaluate(weights(task, np.eye(4, dtype=np.float32)))
+    assert results["map_at_r"] == 1
 
 
 def test_half_of_the_training_images_are_mirrored():

@@ -65,8 +65,11 @@ class IdentityVerification(SampledSoftmaxTask):
         self._flip = flip
         self._lfw = lfw
         self._pairs = metrics.draw_pairs(data.test_labels, _NUM_PAIRS, _PAIRS_SEED)
-        sizes = np.unique(data.test_labels, return_counts=True)[1]
-        self._r = int(max(sizes[sizes > 1].min() - 1, 1))
+        _, class_of, sizes = np.unique(
+            data.test_labels, return_inverse=True, return_counts=True
+        )
+        self._has_others = sizes[class_of] > 1
+        self._r = int(sizes[sizes > 1].min() - 1)
 
     def fingerprint(self) -> Fingerprint:
         """Returns a fingerprint of the training images, and of LFW if it is used."""
@@ -112,11 +115,11 @@ class IdentityVerification(SampledSoftmaxTask):
             weights: With trainable = [*encoder, W], W a `models.ShardedMatrix`.
 
         Returns:
-            tar_at_far; pair_accuracy (ten folds, as for LFW); map_at_r, where R is the
-            smallest number of other images of a test identity with several; top1, the
-            share of test examples whose nearest row of W is their identity's, if the
-            identities have rows; and with LFW pairs lfw_accuracy and lfw_std, mean and
-            standard deviation over the folds.
+            tar_at_far; pair_accuracy (ten folds, as for LFW); map_at_r, of the images
+            of test identities with several, where R is the smallest number of others;
+            top1, the share of test examples whose nearest row of W is their identity's,
+            if the identities have rows; and with LFW pairs lfw_accuracy and lfw_std,
+            mean and standard deviation over the folds.
         """
         encoder, extract = self._evaluation
         classifier = load_weights(encoder, weights)
@@ -134,10 +137,11 @@ class IdentityVerification(SampledSoftmaxTask):
         cosines = metrics.pair_cosines(features, self._pairs)
         is_same = self._pairs.is_same
         labels = self.dataset.test_labels
+        precision = metrics.average_precision_at_r(features, labels, self._r)
         results = dict(
             tar_at_far=metrics.tar_at_far(cosines, is_same, FAR),
             pair_accuracy=float(np.mean(metrics.fold_accuracies(cosines, is_same))),
-            map_at_r=metrics.map_at_r(features, labels, self._r),
+            map_at_r=float(np.mean(precision[self._has_others])),
         )
         if not self.dataset.test_is_unseen:
             results["top1"] = float(np.mean(_nearest(features, classifier) == labels))
