@@ -96,7 +96,13 @@ _TURNED_RATES = {"fedss": 0.1, "neg_only": 0.01, "full_softmax": 0.1}
 _TURNED_SEARCH = dict(_TURNED_1, rounds=100)
 # By `retrieval_rates` on validation clients; FedAwS and Centralized: not searched.
 _TURNED_2_SEARCH = dict(_TURNED_2, rounds=100, rounds_per_evaluation=50)
-_TURNED_2_RATES = {"fedss": 0.03, "neg_only": 0.003, "pos_only": 0.01}
+_TURNED_2_RATES = {
+    "fedss": 0.03,
+    "neg_only": 0.003,
+    "pos_only": 0.01,
+    "fedaws": 0.01,
+    "centralized": 0.1,
+}
 # A client takes part about once. Rate and norm: docs/results/hundred_thousand.
 _HUNDRED_THOUSAND = dict(
     _TURNED_1,
