@@ -99,6 +99,11 @@ def load(
             why = f"there are fewer than {_FEWEST_CLIENTS} clients"
         elif validation.test.num_examples < tasks.KINDS[config.task].min_test_images:
             why = f"validation clients have only {validation.test.num_examples} images"
+        elif config.task == "retrieval" and validation.test.num_classes in (
+            1,
+            validation.test.num_examples,
+        ):
+            why = "validation clients have one class only, or no class twice"
         else:
             line = (
                 f"--keep=best --validation_share={share:g}: the weights are those of "

@@ -67,12 +67,11 @@ def test_a_test_set_may_be_shuffled():
     assert task.evaluate(weights())["tar_at_far"] == 1
 
 
-@pytest.mark.parametrize("labels", [np.arange(12), np.zeros(12)])
-def test_without_pairs_there_is_no_tar(labels):
-    images = np.random.default_rng(0).integers(0, 256, [12, 4, 4, 1], np.uint8)
-    dataset = unseen_dataset(images, labels.astype(np.int32))
-    measured = tasks.Retrieval(dataset, flatten).evaluate(weights())
-    assert list(measured) == ["map_at_10", "mean_cosine"]
+@pytest.mark.parametrize("labels", [np.arange(12), np.zeros(12, int)])
+def test_without_pairs_of_both_kinds_nothing_is_measured(labels):
+    images = np.zeros([12, 4, 4, 1], np.uint8)
+    with refused("needs test images of two classes, and two of one class"):
+        tasks.Retrieval(unseen_dataset(images, labels), flatten)
 
 
 def test_chance_is_what_random_features_get():

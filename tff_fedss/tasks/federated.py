@@ -264,11 +264,27 @@ class Retrieval(FederatedTask):
     It also measures R-precision (which, unlike MAP@10, can reach 1 for small classes)
     and TAR@FAR = 0.001 on 50,000 pairs of images of one class and as many of two. Only
     phi's features are measured, since W has no rows for unseen classes.
+
+    Raises:
+        InvalidInputError: If MAP@10 would be 0 or 1 for all phi: all test images have
+            one class, or each has its own.
     """
 
     metric = "map_at_10"
     metric_title = "MAP@10"
     min_test_images = _R + 1
+
+    def __init__(
+        self,
+        dataset: FederatedDataset,
+        feature_extractor_fn: Callable[[], tf.keras.Model],
+    ):
+        super().__init__(dataset, feature_extractor_fn)
+        if self.chance in (0, 1):
+            raise errors.InvalidInputError(
+                f"{dataset.name}: {self.metric_title} needs test images of two "
+                "classes, and two of one class."
+            )
 
     @functools.cached_property
     def chance(self) -> float:
@@ -296,26 +312,21 @@ class Retrieval(FederatedTask):
         Returns:
             {"map_at_10": see `metrics.map_at_r`, "r_precision": see
             `metrics.RetrievalScores`, "tar_at_far": see `metrics.tar_at_far`,
-            "mean_cosine": see `metrics.MeanCosine`}; the second and third only if a
-            test class has two images and there are two classes.
+            "mean_cosine": see `metrics.MeanCosine`}.
         """
         features, labels = self._all_features(weights, self.dataset.test_examples())
         cosine = metrics.MeanCosine()
         cosine.add(features)
-        measured = {}
-        _, sizes = np.unique(labels, return_counts=True)
-        if len(sizes) < 2 or sizes.max() < 2:
-            measured["map_at_10"] = metrics.map_at_r(features, labels, _R)
-        else:
-            scores = metrics.retrieval_scores(features, labels, _R)
-            measured["map_at_10"] = scores.map_at_r
-            measured["r_precision"] = scores.r_precision
-            # Always the same; of these labels, since a test may be shuffled.
-            pairs = metrics.draw_pairs(labels, _NUM_PAIRS, _PAIRS_SEED)
-            cosines = metrics.pair_cosines(features, pairs)
-            measured["tar_at_far"] = metrics.tar_at_far(cosines, pairs.is_same, _FAR)
-        measured["mean_cosine"] = cosine.value
-        return measured
+        scores = metrics.retrieval_scores(features, labels, _R)
+        # Always the same; of these labels, since a test may be shuffled.
+        pairs = metrics.draw_pairs(labels, _NUM_PAIRS, _PAIRS_SEED)
+        cosines = metrics.pair_cosines(features, pairs)
+        return dict(
+            map_at_10=scores.map_at_r,
+            r_precision=scores.r_precision,
+            tar_at_far=metrics.tar_at_far(cosines, pairs.is_same, _FAR),
+            mean_cosine=cosine.value,
+        )
 
 
 class PooledImages(SampledSoftmaxTask):

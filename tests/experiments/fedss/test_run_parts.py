@@ -94,9 +94,19 @@ def opened(monkeypatch, dataset):
     )
 
 
-def test_few_validation_images_cannot_choose_a_round_of_retrieval(monkeypatch):
+@pytest.mark.parametrize(
+    "labels, why",
+    [
+        (np.arange(9) % 3, "validation clients have only 9 images"),
+        (np.zeros(11, int), "validation clients have one class only, or no class"),
+        (np.arange(11), "validation clients have one class only, or no class"),
+    ],
+)
+def test_few_validation_images_cannot_choose_a_round_of_retrieval(
+    labels, why, monkeypatch
+):
     clients = {
-        f"client {i}": (np.zeros([9, 4, 4, 1], np.uint8), np.arange(9) % 3)
+        f"client {i}": (np.zeros([len(labels), 4, 4, 1], np.uint8), labels)
         for i in range(12)
     }
     test = np.zeros([40, 4, 4, 1], np.uint8), np.arange(40) % 4 + 10
@@ -104,7 +114,7 @@ def test_few_validation_images_cannot_choose_a_round_of_retrieval(monkeypatch):
     opened(monkeypatch, dataset)
     config, _, validation, notes = run_methods.load(own(task="retrieval"))
     assert config.keep == "last" and validation is None
-    assert notes == ["--keep=last: validation clients have only 9 images."]
+    assert notes[0].startswith(f"--keep=last: {why}")
 
 
 def test_clients_without_common_classes_choose_no_round(monkeypatch):
