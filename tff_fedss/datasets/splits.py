@@ -93,8 +93,8 @@ def hold_out(
             chosen = _some_of(values[train], test, share, rng)
         train, tests = train[~chosen], train[chosen]
         note = f"test: {share:.0%} of the {test}"
-    if not len(train):
-        raise InvalidInputError(f"test={test} leaves no training image.")
+    if len(np.unique(index.labels[train])) < 2:
+        raise InvalidInputError(f"test={test} leaves fewer than two classes to train.")
     if left_out := len(rows) - len(train) - len(tests):
         note += f"; left out: {left_out:,} images of the data's own val or test"
     known = np.isin(index.labels[tests], index.labels[train])

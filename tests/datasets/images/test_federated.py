@@ -140,6 +140,10 @@ def test_images_are_those_of_the_files(index):
             {"test": "clients", "test_share": 0.99},
             "leaves none of the 4 clients to train",
         ),
+        (
+            {"retrieval": True, "test": "classes", "test_share": 0.9},
+            "test=classes leaves fewer than two classes to train",
+        ),
         ({"validation_share": 0.99}, "leaves no client to train, of 4"),
     ],
 )
