@@ -1,5 +1,7 @@
 """What folders and tables say of images, and what people hand over by mistake."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -136,9 +138,10 @@ def test_an_index_without_classes(tmp_path):
     assert len(index) == 2 and index.labels is None and index.class_names is None
     assert index.image_name(1) == "2.png" and index.encoded(1)
     assert index.fingerprint(np.arange(2))["labels of images"] == "none"
-    one_class = own_images.write(tmp_path / "one", own_images.images("a/1.png"))
+    path = tmp_path / os.fsdecode(b"no UTF-8: \xfc")
+    one_class = own_images.write(path, own_images.images("a/1.png"))
     index = images.load_index(one_class, needs_labels=False)
-    assert index.class_names == ["a"]
+    assert index.class_names == ["a"] and index.name == "no UTF-8: \ufffd"
     with refused("one class or none"):
         images.load_index(data, folders="none")
 

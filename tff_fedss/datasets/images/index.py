@@ -206,7 +206,9 @@ def load(
         text = f"without images: {layout.shown(without_images)}"
         note = "; ".join(filter(None, [what.note, text]))
         what = dataclasses.replace(what, note=note)
-    name = pathlib.Path(os.path.abspath(data_dir)).name
+    # For tables and figures, in valid UTF-8, whatever bytes the file system allows.
+    name = os.fsencode(os.path.basename(os.path.abspath(data_dir)))
+    name = name.decode(errors="replace")
     index = ImageIndex(source, what, name, without_images=without_images)
     if needs_labels and len(index.class_names or ()) < 2:
         raise InvalidInputError(f"{label}: all images are of one class or none.")
