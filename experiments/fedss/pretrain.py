@@ -58,9 +58,10 @@ class Config(runtime_config.DeviceConfig):
         "glyphs",
         "The data set of the later federated runs: its public classes are trained "
         "on, and no client's images. For tiny_imagenet, images and tfds its option "
-        "num_public_classes says how many are public: give `train` the same number "
-        "and --task, and the same classes are drawn. glyphs and omniglot have public "
-        "classes of their own.",
+        "num_public_classes says how many are public: give `train` the same --dataset "
+        "and --task, and the same classes are drawn (of images for "
+        "--partition=natural only with folders=client/class). glyphs and omniglot "
+        "have public classes of their own.",
         group="The run",
         words=dataset_words.FEDERATED,
     )
