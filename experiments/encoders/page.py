@@ -115,11 +115,14 @@ def render(
 
 
 def _confused(queries: Sequence[Query], class_of: Callable[[int], str]) -> str:
-    """Lists the pairs of classes that are confused most often."""
+    """Lists the pairs of classes that are confused most often.
+
+    Further neighbours than a class has other images are of other classes in any case.
+    """
     counts = collections.Counter(
         (class_of(query.row), class_of(found.row))
         for query in queries
-        for found in query.neighbours
+        for found in query.neighbours[: query.most_right]
         if not found.is_right
     )
     if not counts:

@@ -67,6 +67,17 @@ def test_queries_come_with_their_neighbours_the_worst_first():
     )
 
 
+def test_only_what_could_be_right_is_confused():
+    """Of three neighbours in classes of two images, two are of another class."""
+    points = np.array([[1, 0], [1, 0], [0, 1], [0, 1]], np.float32)
+    found = neighbours.find(points, np.array([0, 0, 1, 1]), 3, 9)
+    assert "No class is taken for another" in page._confused(found, str)
+    points, labels = features()
+    found = neighbours.find(points, labels, 3, 9)
+    text = page._confused(found, lambda row: f"class {labels[row]}")
+    assert "<li>class 0 → class 1: 3</li>" in text
+
+
 def test_some_queries_are_spread():
     points, labels = features()
     even = neighbours.find(points, labels, 3, 3)
