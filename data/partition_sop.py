@@ -41,9 +41,7 @@ class Config(config.Config):
         "Stanford_Online_Products, or either of them itself.",
     )
     output: str = config.flag(str(_OUTPUT), "The CSV file to write.")
-    seed: int = config.flag(
-        0, "Seed of the partition; 0 <= seed < 2^63.", low=0, high=2**63 - 1
-    )
+    seed: int = config.flag(0, "Seed of the partition.", low=0)
     images_per_client: int = config.flag(
         stanford_online_products.IMAGES_PER_CLIENT,
         "How many images a client has; the last one may have fewer.",
