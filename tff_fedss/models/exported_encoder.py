@@ -356,6 +356,8 @@ def _add_to_onnx(path: pathlib.Path, metadata: str) -> None:
     import onnx
 
     model = onnx.load(path)
+    # tf2onnx lists constants after the images, of which ONNX Runtime would warn.
+    del model.graph.input[1:]
     model.metadata_props.add(key=_METADATA, value=metadata)
     onnx.save(model, path)
 

@@ -3,6 +3,7 @@ import json
 import zipfile
 
 import numpy as np
+import onnx
 import pytest
 import tensorflow as tf
 
@@ -58,6 +59,7 @@ def test_an_onnx_file_is_verified_and_has_a_card(run, finished, tmp_path, monkey
     deviation = float(output.split("from the run's vectors ")[1].split()[0])
     assert 0 <= deviation <= 1e-5
     assert models.ExportedEncoder(path).metadata["flags"] == FLAGS
+    assert [value.name for value in onnx.load(path).graph.input] == ["images"]
     card = (tmp_path / "model_card.md").read_text()
     assert "- Data: omniglot, 2 classes" in card and "(to be filled in)" in card
     (tmp_path / "model_card.md").write_text("# e.onnx\nmine")
