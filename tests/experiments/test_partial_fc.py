@@ -150,6 +150,7 @@ def test_omniglot_is_trained_on(test_data, tmp_path):
     "flags, message",
     [
         (["--dataset=faces"], "own images need --data_dir: a folder"),
+        (["--dataset=faces", "--data_dir="], "own images need --data_dir: a folder"),
         (["--dataset=omniglot", "--num_classes=5"], "--num_classes goes with"),
         (["--evaluate_on=validation"], "--evaluate_on=validation goes with"),
         (["--dataset=omniglot", "--lfw_pairs=x"], "--lfw_pairs goes with images in"),

@@ -142,7 +142,7 @@ def open_source(data_dir: str | os.PathLike | None, label: str | None = None) ->
         data_dir: The folder or archive; None is refused with a message.
         label: The start of messages; by default data_dir, as an argument.
     """
-    if data_dir is None:
+    if not data_dir:
         raise InvalidInputError("`data_dir` must name a folder or an archive of data.")
     path = pathlib.Path(data_dir)
     label = label or f"data_dir={os.fspath(data_dir)}"

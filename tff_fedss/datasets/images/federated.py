@@ -218,7 +218,7 @@ def open_folder(
     With folders="auto", test="clients" and the partition `Natural` need clients.
     Other options of `load` have no effect here.
     """
-    if data_dir is None:
+    if not data_dir:
         raise InvalidInputError(
             "own images need `data_dir`: a folder, archive or table."
         )
