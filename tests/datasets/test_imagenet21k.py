@@ -162,7 +162,7 @@ def test_no_data_set(tmp_path):
         ({"seed": -1}, "seed=-1 must"),
         ({"classes_per_client": 26}, "expected 25 "),
         ({"num_clients": 4}, "are 20 places; expected 25 "),
-        ({"image_size": 20, "resize_size": 10}, "image_size=20 must"),
+        ({"image_size": 20, "resize_size": 10}, "resize_size=10 must be at least 20"),
     ],
 )
 def test_arguments_out_of_range(prepared, arguments, problem):

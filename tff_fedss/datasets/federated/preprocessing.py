@@ -91,7 +91,8 @@ class Preprocessing:
         if self.resize_size is None:
             size = round(self.image_size * _RESIZE_OVER_CROP)
             object.__setattr__(self, "resize_size", size)
-        check_range("image_size", self.image_size, 1, self.resize_size)
+        check_range("image_size", self.image_size, 1)
+        check_range("resize_size", self.resize_size, self.image_size)
 
     def training(self, data: tf.data.Dataset, seed: tf.Tensor) -> tf.data.Dataset:
         """Takes a random crop of every stored example, always in the same order.
