@@ -48,13 +48,13 @@ def main(config: Config) -> None:
             f"--images={config.images}: {len(images)} images have fewer than "
             f"--num_neighbours={config.num_neighbours} others."
         )
-    features = config.load_vectors(encoder, images)
-    found = find(features, images.labels, config.num_neighbours, config.num_queries)
-    if not found:
+    if len(images.class_names) == len(images):
         raise InvalidInputError(
             f"--images={config.images}: every image is alone in its class: there is "
             "nothing to find."
         )
+    features = config.load_vectors(encoder, images)
+    found = find(features, images.labels, config.num_neighbours, config.num_queries)
     num_right = sum(query.num_right for query in found)
     most_right = sum(query.most_right for query in found)
     summary = (
