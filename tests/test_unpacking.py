@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import pathlib
 import pickle
-import resource
 import shutil
 import subprocess
 import sys
@@ -21,6 +20,7 @@ import pytest
 import tensorflow as tf
 from tensorflow.python.trackable import resource as trackable
 
+from experiments.benchmarks import measured
 from experiments.common import sources as run_sources
 from tests import hostile_archives, imagenet21k_archive, landmarks_images
 from tests.datasets.images import own_images
@@ -449,14 +449,14 @@ def _measure(root):
     ]
     for number, (label, write, name, read) in enumerate(cases):
         (root / str(number)).mkdir()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        before = measured.memory_bytes("VmHWM")
         with contextlib.suppress(InvalidInputError):
             _written(write, name, read, root / str(number))
-        after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        after = measured.memory_bytes("VmHWM")
         shutil.rmtree(root / str(number))
         shutil.rmtree(root / "cache", ignore_errors=True)
         if after > before or not number:
-            print(f"{after * 1024} {label}", flush=True)
+            print(f"{after} {label}", flush=True)
 
 
 def _written(write, name, read, root):
