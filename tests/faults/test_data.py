@@ -30,6 +30,7 @@ A_FILE = {
 }
 IMAGES = {k: v for k, v in A_FILE.items() if v.endswith(("JPEG", "png"))}
 _VAL = "data/tiny-imagenet-200/val/val_annotations.txt"
+_VAL_PHOTOGRAPH = "data/tiny-imagenet-200/val/images/val_7.JPEG"
 _WNIDS = "data/tiny-imagenet-200/wnids.txt"
 _VALID = "data/ptb.valid.txt"
 
@@ -116,9 +117,14 @@ def _invert_the_last(content):
 
 CHANGES = {
     "train_photographs": {
-        "an_image_lost": (programs.A_PHOTOGRAPH, lose, "80 there, 79 here"),
+        "an_image_lost": (programs.A_PHOTOGRAPH, lose, "100 there, 99 here"),
         "an_image_of_another_content": (
             programs.A_PHOTOGRAPH,
+            _OTHER_JPEG,
+            "contents",
+        ),
+        "a_test_image_of_another_content": (
+            _VAL_PHOTOGRAPH,
             _OTHER_JPEG,
             "contents",
         ),

@@ -320,7 +320,7 @@ def federated_dataset(
         class_names=class_names,
         note=note,
         contents=lambda: {
-            **images.fingerprint(np.sort(rows)),
+            **images.fingerprint(np.sort(np.concatenate([rows, *used.values()]))),
             **{
                 f"{part} rows": [chosen, labels[chosen]]
                 for part, chosen in used.items()
