@@ -146,7 +146,10 @@ def test_the_paper_s_clients_from_the_sizes_of_the_classes():
 # Bad input.
 
 
-def test_no_data_set(tmp_path):
+def test_no_data_set(prepared, tmp_path, monkeypatch):
+    monkeypatch.chdir(prepared)
+    for nothing in (None, ""):
+        assert "`data_dir` must name" in message_of(_load, nothing)
     message = message_of(_load, tmp_path)
     assert message.startswith(f"data_dir={tmp_path}: found a folder without it")
     assert "prepare_imagenet21k" in message

@@ -153,9 +153,12 @@ def test_clients_that_are_not_prepared_yet(cache):
     assert "1 of 3 clients have no file ['101']" in _error(cache)
 
 
-def test_wrong_folder(cache, miniature, tmp_path):
+def test_wrong_folder(cache, miniature, tmp_path, monkeypatch):
     layout = "expected gld160k/train/<user_id> and gld160k/test.tfRecord"
     for folder in (miniature.split_dir, tmp_path / "no", cache / "test.csv"):
         assert _error(folder).startswith(f"data_dir={folder}: {layout}")
     for folder in (cache, cache.parent):
         assert "expected gld23k/train/<user_id>" in _error(folder, split="23k")
+    # Not the current folder: a shell variable that is not set.
+    monkeypatch.chdir(cache.parent)
+    assert _error("").startswith(f"data_dir=: {layout}")

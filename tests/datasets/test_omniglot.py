@@ -120,6 +120,11 @@ def test_reads_a_folder_of_drawings_and_no_archive_beside_them(miniature, tmp_pa
     _assert_all_drawings(omniglot.read_drawings(tmp_path, _SIDE))
 
 
+def test_an_empty_data_dir_is_not_the_current_folder():
+    with refused("`data_dir` must name a folder"):
+        omniglot.read_drawings("", _SIDE)
+
+
 def test_larger_drawings_are_averaged_over_areas(monkeypatch):
     monkeypatch.setattr(omniglot, "NUM_CHARACTERS", 1)
     monkeypatch.setattr(omniglot, "NUM_DRAWERS", 1)

@@ -130,6 +130,13 @@ def test_every_place_gives_the_same_clients(name, tmp_path, clients):
     assert list(tmp_path.iterdir()) == before
 
 
+def test_no_data_dir_is_not_the_current_folder(prepared, monkeypatch):
+    monkeypatch.chdir(prepared)
+    for nothing in (None, ""):
+        with pytest.raises(InvalidInputError, match="`data_dir` must name a folder"):
+            sop.load(nothing)
+
+
 # What can be wrong with the listings.
 
 

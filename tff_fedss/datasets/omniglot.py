@@ -117,7 +117,7 @@ def read_drawings(data_dir: str | os.PathLike | None, image_size: int) -> Drawin
         found = [sources.open_source(path, label) for path in _downloaded()]
     else:
         label = f"data_dir={os.fspath(data_dir)}"
-        found = _sources(pathlib.Path(data_dir), label)
+        found = _sources(data_dir, label)
     return collect(_drawings(found), label, image_size)
 
 
@@ -142,8 +142,8 @@ def _downloaded() -> list[pathlib.Path]:
         return manager.download([u for u in builder.url_infos if u.endswith(_ZIPS)])
 
 
-def _sources(path: pathlib.Path, label: str) -> list[sources.Source]:
-    source = sources.open_source(path, label)
+def _sources(data_dir: str | os.PathLike, label: str) -> list[sources.Source]:
+    source, path = sources.open_source(data_dir, label), pathlib.Path(data_dir)
     if not path.is_dir() or any(map(_DRAWING.search, source.names)):
         return [source]
     archives = sorted(filter(sources.is_archive, path.glob("[!.]*")))

@@ -177,7 +177,7 @@ def read_train_listing(data_dir: str | os.PathLike) -> Listing:
 def _open(data_dir: str | os.PathLike | None) -> sources.Source:
     # There may be other files beside the zip.
     archive = pathlib.Path(data_dir or "") / ARCHIVE
-    is_beside = data_dir is not None and archive.is_file()
+    is_beside = data_dir and archive.is_file()
     return sources.open_source(
         archive if is_beside else data_dir, f"data_dir={data_dir}"
     )

@@ -120,7 +120,7 @@ def load(
     preprocess = preprocessing.Preprocessing(
         image_size, resize_size, records.read_image("image")
     )
-    if data_dir is None:
+    if not data_dir:
         raise errors.InvalidInputError(
             "`data_dir` must name the output folder of ./run.sh prepare_imagenet21k."
         )

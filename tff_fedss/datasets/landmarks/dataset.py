@@ -171,7 +171,7 @@ def _find_folder(data_dir: os.PathLike | None, published: Published) -> pathlib.
     root = pathlib.Path(data_dir or "").absolute()
     for folder in (root / published.folder, root):
         if (
-            data_dir is not None
+            data_dir
             and (folder / TRAIN_FOLDER).is_dir()
             and (folder / TEST_FILE).is_file()
             and folder.name not in {s.folder for s in SPLITS.values() if s != published}
