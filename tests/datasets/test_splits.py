@@ -80,6 +80,7 @@ def test_their_known_classes_take_the_place_of_the_test():
     assert examples_of(measured.test_examples()) == expected
     assert apart.on_validation is None and dataset.on_validation is None
     assert apart.test.num_examples == len(expected)
+    assert apart.test.num_classes == len({label for _, label in expected})
     assert not apart.test_is_unseen
     assert f"left out: {len(theirs) - len(expected)} of their images" in apart.note
 
@@ -90,6 +91,7 @@ def test_retrieval_takes_all_of_their_images():
     theirs = held_out_of(apart, dataset)
     assert examples_of(apart.test_examples()) == theirs
     assert apart.test.num_examples == len(theirs) == 10
+    assert apart.test.num_classes == len({label for _, label in theirs})
     # They are of the n classes, though no client trains some of these.
     assert not apart.test_is_unseen and "left out" not in apart.note
 

@@ -279,8 +279,9 @@ def hold_out_clients(
         images, num_known, num_images = _images_of(dataset, apart, is_known)
         note = note_validation(len(apart), num_images - num_known, num_known)
         note += "; measured on their images"
+        theirs = np.unique(np.concatenate([dataset.positives(k) for k in apart]))
         test = dict(
-            test=HeldOut(images, num_known, int(is_known.sum())),
+            test=HeldOut(images, num_known, int(is_known[theirs].sum())),
             test_is_unseen=False,
             unseen=None,
         )
