@@ -213,6 +213,18 @@ def test_undecodable_images_are_listed_and_need_permission(
     assert contents(folder) == contents(again)
 
 
+def test_a_tar_that_was_replaced_is_read_again(prepared, classes, tmp_path):
+    wnid = max(classes)
+    name = min(classes[wnid])
+    cut = {**classes[wnid], name: classes[wnid][name][:-20]}
+    archive = tmp_path / "f"
+    imagenet21k_archive.write_folder(archive, {**classes, wnid: cut})
+    with pytest.raises(preparation.UndecodableImagesError, match="1 of 71 images"):
+        _prepare(archive, tmp_path / "out")
+    imagenet21k_archive.write_folder(archive, classes)
+    assert contents(_prepare(archive, tmp_path / "out")) == contents(prepared)
+
+
 # Archives that are not what they should be.
 
 

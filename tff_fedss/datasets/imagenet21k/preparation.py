@@ -97,14 +97,19 @@ def prepare(
     run = json.dumps({"seed": seed, "wnids": tars.wnids}).encode()
     with record_writer.open_folder(folder, {dataset.PREPARATION_FILE: run}):
         os.makedirs(folder / _PROGRESS, exist_ok=True)
-        _write_classes(tars, folder, seed, workers or len(os.sched_getaffinity(0)))
+        workers = workers or len(os.sched_getaffinity(0))
+        _write_classes(tars, folder, seed, workers, allow_undecodable)
         _describe(tars.wnids, folder, allow_undecodable)
         shutil.rmtree(folder / _PROGRESS)
     return folder
 
 
 def _write_classes(
-    archive: class_tars.Archive, folder: pathlib.Path, seed: int, workers: int
+    archive: class_tars.Archive,
+    folder: pathlib.Path,
+    seed: int,
+    workers: int,
+    allow_undecodable: bool,
 ) -> None:
     label_of = {wnid: label for label, wnid in enumerate(archive.wnids)}
 
@@ -115,7 +120,14 @@ def _write_classes(
         content = json.dumps(written._asdict()).encode()
         files.write(_class_file(folder, tar.wnid), content)
 
-    done = {wnid for wnid in archive.wnids if _class_file(folder, wnid).exists()}
+    def is_done(wnid: str) -> bool:
+        content = files.read_if_there(_class_file(folder, wnid))
+        if content is None:
+            return False
+        # Its tar may have been replaced by a whole one.
+        return allow_undecodable or not json.loads(content)["undecodable"]
+
+    done = set(filter(is_done, archive.wnids))
     tars = archive.read(folder / _PROGRESS, done)
     num_left = len(archive.wnids) - len(done)
     with progress.bar("Preparing ImageNet-21k", num_left, "classes") as bar:
@@ -189,7 +201,8 @@ def _describe(wnids: list[str], folder: pathlib.Path, allow_undecodable: bool) -
         total = len(undecodable) + sum(map(sum, sizes.values()))
         raise UndecodableImagesError(
             f"{len(undecodable):,} of {total:,} images cannot be decoded: see {listing}"
-            ". With `allow_undecodable`, the same command finishes without them."
+            ". The same command reads their tars again, or, with `allow_undecodable`, "
+            "finishes without them."
         )
     with files.replacing(folder / dataset.INDEX_FILE) as temporary:
         arrays = {
