@@ -73,6 +73,11 @@ def test_the_loss_distribution_is_the_closer_bound_of_poisson_sampling():
     assert list(accounting.PoissonSampling(0.1, 1e-5, 99, 16).bounds(60)) == ["rdp"]
 
 
+def test_one_client_of_a_million_costs_little_but_something():
+    accountant = accounting.PoissonSampling(50.0, 1e-7, 1_000_000, 1)
+    assert 0 < accountant.epsilon(40) < accountant.epsilon(5000) < 1e-3
+
+
 def test_fixed_size_sampling_is_never_less_than_what_is_sure():
     """One round: the tight bound of Balle, Barthe, Gaboardi (2018), Theorem 9."""
     num_clients, clients_per_round, delta = 1000, 50, 1e-5

@@ -34,6 +34,7 @@ from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import dp_accounting
+import numpy as np
 from dp_accounting import rdp
 from dp_accounting.pld import common, privacy_loss_distribution, privacy_loss_mechanism
 
@@ -44,6 +45,8 @@ _Relation = dp_accounting.NeighboringRelation
 _GRID = 1e-3
 # Above this the grid takes gigabytes, and epsilon is meaningless.
 _MOST_BY_PLD = 100.0
+# Smaller Renyi divergences of a round are rounding errors, also below 0.
+_LEAST_DIVERGENCE = 1e-12
 
 
 class Accountant(abc.ABC):
@@ -114,7 +117,8 @@ class _SampledGaussian(Accountant):
 
     def _bounds(self, num_rounds: int) -> dict[str, float]:
         one = self._one_round
-        epsilon, _ = rdp.compute_epsilon(one.orders, num_rounds * one.rdp, self.delta)
+        divergences = num_rounds * np.maximum(one.rdp, _LEAST_DIVERGENCE)
+        epsilon, _ = rdp.compute_epsilon(one.orders, divergences, self.delta)
         return {"rdp": float(epsilon)}
 
 
