@@ -35,7 +35,7 @@ _OF_A_RUN = (
 _MOST_BYTES = 64 * 2**20  # Limit of all files together, decompressed.
 _MOST_MEMBERS = 10_000
 _PRESET = 9
-_SEED_FOLDER = re.compile(r"seed(\d+)", re.ASCII)
+_SEED_FOLDER = re.compile(r"seed(0|[1-9]\d*)", re.ASCII)
 
 
 class RunFolder:

@@ -71,6 +71,7 @@ def test_which_runs_a_folder_has(folder, tmp_path):
     write(tmp_path, 10)
     write(tmp_path, 2)
     write(tmp_path / "a" / "b", 1)
+    write(tmp_path, "00", flags={"seed": 0})  # A copy of another name.
     found = sources.find_cells(tmp_path)
     names = {cell: [run.path.name for run in own] for cell, own in found.items()}
     assert names == {".": ["seed0", "seed2", "seed10"], "a/b": ["seed1"]}
