@@ -184,12 +184,13 @@ def find(
     table = tables[key]
     suffix = f"_{config.rounds}_rounds" if config.rounds else ""
     folder = pathlib.Path(config.results_dir or f"results/{table.results}{suffix}")
-    archive = "runs.tar.xz"  # See `sources`, which takes long to import.
-    if not config.report and (folder / archive).exists():
-        raise InvalidInputError(
-            f"--results_dir={folder} holds {archive}, finished runs: give --report, or "
-            "another folder."
-        )
+    # See `sources`, which takes long to import, and `report.read`.
+    for published in ("runs.tar.xz", table.results):
+        if not config.report and (folder / published).exists():
+            raise InvalidInputError(
+                f"--results_dir={folder} holds {published}, of which the page would "
+                "be: give --report, or another folder."
+            )
     seeds = list(dict.fromkeys(config.seeds or table.seeds))
     return TableRuns(
         key, table, folder, len(seeds), _jobs(key, table, config, seeds, folder)

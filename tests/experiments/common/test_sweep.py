@@ -72,9 +72,10 @@ def test_what_is_done_is_not_run_again(run, finished):
 
 
 @pytest.mark.parametrize("is_list", [False, True])
-def test_a_folder_of_published_runs_is_only_reported(tmp_path, is_list):
-    (tmp_path / sources.ARCHIVE).touch()
-    with refused("finished runs: give --report"):
+@pytest.mark.parametrize("name", [sources.ARCHIVE, "table1_mini"])
+def test_a_folder_of_published_runs_is_only_reported(tmp_path, name, is_list):
+    (tmp_path / name).touch()
+    with refused(f"holds {name}, of which the page would be: give --report"):
         jobs_of("1", tmp_path, [0], list=is_list)
     assert jobs_of("1", tmp_path, [0], list=is_list, report=True)
 
