@@ -112,15 +112,31 @@ def read(table: Table, results_dir: pathlib.Path) -> dict[str, list[results.Run]
         raise InvalidInputError(
             f"--results_dir={results_dir} holds no run of {', '.join(table.cells)}."
         )
+    firsts: dict[str, results.Run] = {}
     for name, own in runs.items():
         for run in own:
-            _check_is_of_cell(run, table.cells[name])
+            _check_is_of_cell(run, table.cells[name], firsts)
     results.check_comparable(runs, set(table.differing_settings()))
     return runs
 
 
-def _check_is_of_cell(run: results.Run, cell: Cell) -> None:
+def _check_is_of_cell(
+    run: results.Run, cell: Cell, firsts: dict[str, results.Run]
+) -> None:
+    """Checks that a run has its cell's flags, and other cell flags by default.
+
+    `firsts` has the first run of a cell with the default, by flag.
+    """
     free = {*_FREE, run.kind.length}
+    unset = run.kind.cell_flags - {*cell.settings, *free, *results.MEASUREMENT}
+    for flag in sorted(unset):
+        first = firsts.setdefault(flag, run)
+        theirs, own = (x.flags.get(flag, "(unset)") for x in (first, run))
+        if theirs != own:
+            raise InvalidInputError(
+                f"{run.source.at('flags.txt')}: --{flag}={own}, but {first.path} has "
+                f"{theirs}, and neither cell sets it."
+            )
     for flag, value in option_words.as_texts(cell.settings).items():
         theirs = run.flags.get(flag)
         if flag not in free and theirs is not None and not _is_same(theirs, value):

@@ -28,7 +28,7 @@ Flags = Mapping[str, str]
 # Share of the rounds before the last quarter, in which late gains are measured.
 LATE = 0.75
 # Flags of additional measurements, which do not change other numbers.
-_MEASUREMENT = frozenset(
+MEASUREMENT = frozenset(
     {"rounds_per_evaluation", "epochs_per_evaluation", "train_top1"}
 )
 # Flags that change last digits only, and that a --cell sets by the machine.
@@ -251,7 +251,7 @@ def check_comparable(
         _check(own, {"seed", *_MACHINE}, "runs of a cell differ in --seed alone")
     runs = [run for own in cells.values() for run in own]
     of_cells = runs[0].kind.cell_flags if runs else ()
-    free = {"seed", *of_cells, *_MEASUREMENT, *_MACHINE, *may_differ}
+    free = {"seed", *of_cells, *MEASUREMENT, *_MACHINE, *may_differ}
     _check(runs, free, "one table cannot hold both", {*may_differ} - {*of_cells})
 
 

@@ -24,7 +24,7 @@ from experiments.common.cells import Cell, Metric, table
 KIND = results.RunKind(
     paper="toy",
     run_name=lambda flags: "toy",
-    cell_flags=frozenset({"sample_rate", "sampling"}),
+    cell_flags=frozenset({"sample_rate", "sampling", "margin"}),
 )
 METRICS = (
     Metric("top1", "top-1"),
@@ -268,6 +268,13 @@ BAD = [  # What else may be wrong in a run: test_results.py.
             for i in range(3)
         ],
         "one table cannot hold both",
+    ),
+    (  # A flag in which cells may differ, but these do not.
+        lambda runs: [
+            text_of(f"full/seed{i}/flags.txt", "--seed", "--margin=x\n--seed")(runs)
+            for i in range(3)
+        ],
+        r"full/seed0/flags.txt: --margin=x, but .*pprn_0.1/seed0 has \(unset\), and",
     ),
 ]
 
