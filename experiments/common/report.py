@@ -36,8 +36,8 @@ _MOST_CURVES = 12
 # Number of exceptional cells or runs that are listed.
 _MOST_NAMES = 4
 _PLACES = ("data_dir", "pretrained")
-# Paths of runs, and the flags that `./run.sh table --rounds` changes.
-_FREE = frozenset({"data_dir", "pretrained", "runtime"})
+# Flags in which a run need not agree with its cell.
+_FREE = frozenset({*_PLACES, "runtime"})
 
 
 def write_table(
