@@ -117,6 +117,13 @@ def test_the_proposal_is_measured_after_a_step():
         expected = np.mean(12 / ratios.sum(1))
         assert quality.effective_samples == pytest.approx(expected, rel=1e-4)
         assert quality.clipped_mass == 0
+    # An example that has all labels has no negatives, and is not measured.
+    every = np.tile(np.arange(N, dtype=np.int32), (len(labels), 1))
+    algorithm.update(inputs, labels, every)
+    assert algorithm.measure_proposal() is None
+    every[1:] = -1
+    algorithm.update(inputs, labels, every)
+    assert 0 < algorithm.measure_proposal().effective_samples <= 12
 
 
 @pytest.mark.parametrize(

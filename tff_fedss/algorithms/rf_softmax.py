@@ -114,8 +114,9 @@ class SampledSoftmax(InPlace):
         """Compares the sampler's q with the softmax, at a cost of O(n) an example.
 
         Returns:
-            The comparison on up to 8 examples of the last mini-batch, with their h in
-            it and the current W. None without a sampler, or before the first step.
+            The comparison on those of the first 8 examples of the last mini-batch that
+            have negatives, with their h in it and the current W. None without a
+            sampler, without such an example, or before the first step.
         """
         if self.sampler is None or self._last is None:
             return None
@@ -129,9 +130,12 @@ class SampledSoftmax(InPlace):
         if left_out is not None:
             example, place = np.nonzero(left_out[few] != NO_CLASS)
             is_left_out[example, left_out[few][example, place]] = True
-        proposal = self.sampler.distribution(h[few], labels[few])
+        some = ~is_left_out.all(1)
+        if not some.any():
+            return None
+        proposal = self.sampler.distribution(h[few][some], labels[few][some])
         return metrics.proposal_quality(
-            logits, is_left_out, proposal, self._num_negatives
+            logits[some], is_left_out[some], proposal, self._num_negatives
         )
 
     def update(
