@@ -213,7 +213,8 @@ class ResultsFolder:
             with self._boards[method].as_default(metrics["round"]):
                 for name, value in {**metrics, **speed}.items():
                     if name not in _KEY:
-                        tf.summary.scalar(name, value)
+                        # Beyond float32 it is infinite there, and not an error.
+                        tf.summary.scalar(name, np.float64(value))
             self._boards[method].flush()
         except (OSError, tf.errors.OpError) as error:
             why = files.error_text(error)[:300]
