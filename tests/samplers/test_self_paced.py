@@ -1,4 +1,5 @@
 import collections
+import dataclasses
 import itertools
 
 import numpy as np
@@ -63,7 +64,7 @@ def test_a_threshold_pace_multiplies():
         easiness, diversity = pace.at(epoch, np.zeros(3), np.zeros(3, int))
         assert easiness == pytest.approx(0.1 * 1.1**epoch)
         assert diversity == pytest.approx(0.5 * 1.2**epoch)
-    assert pace.at(10**6, np.zeros(3), np.zeros(3, int)) == (np.inf, np.inf)
+    assert pace.at(10**6, np.zeros(3), np.zeros(3, int)) == (np.inf, 0.5e290)
     with pytest.raises(ValueError, match="easiness_growth=1 must be above 1"):
         self_paced.ThresholdPace(0.1, 0.0, 1, 1)
 
@@ -81,6 +82,11 @@ def test_a_share_pace_takes_a_growing_share(diversity, cap):
         chosen = self_paced.select(losses, clusters, easiness, gamma)
         shares.append(chosen.mean())
     np.testing.assert_allclose(shares, np.minimum(np.arange(1, 11) / 10, cap))
+    # Epochs of a few images: growth has no end, but the share has.
+    pace = dataclasses.replace(pace, diversity_growth=1.1)
+    easiness, gamma = pace.at(10**4, losses, clusters)
+    chosen = self_paced.select(losses, clusters, easiness, gamma)
+    assert np.isfinite(gamma) and cap - 0.05 < chosen.mean() <= cap
 
 
 def test_lambda_is_the_largest_that_takes_so_many():

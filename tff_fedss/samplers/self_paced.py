@@ -12,6 +12,8 @@ from typing import Protocol
 import numpy as np
 import threadpoolctl
 
+_LARGEST_GROWTH = 1e290  # Of gamma, so that it stays finite.
+
 
 def select(
     losses: np.ndarray, clusters: np.ndarray, easiness: float, diversity: float
@@ -79,6 +81,12 @@ def _bonus(losses: np.ndarray, clusters: np.ndarray, diversity: float) -> np.nda
     return bonus
 
 
+def _grown(diversity: float, growth: float, epoch: int) -> float:
+    """Returns gamma of an epoch, finite: an infinite one would not order examples."""
+    with np.errstate(over="ignore"):
+        return float(diversity * min(np.float64(growth) ** epoch, _LARGEST_GROWTH))
+
+
 class Pace(Protocol):
     """A schedule of lambda and gamma over the epochs."""
 
@@ -114,10 +122,8 @@ class ThresholdPace:
     def at(self, epoch, losses, clusters) -> tuple[float, float]:
         """Returns lambda and gamma of an epoch."""
         with np.errstate(over="ignore"):
-            return (
-                float(self.easiness * np.float64(self.easiness_growth) ** epoch),
-                float(self.diversity * np.float64(self.diversity_growth) ** epoch),
-            )
+            easiness = float(self.easiness * np.float64(self.easiness_growth) ** epoch)
+        return easiness, _grown(self.diversity, self.diversity_growth, epoch)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,12 +152,9 @@ class SharePace:
         """Returns lambda and gamma of an epoch."""
         # Ten steps of 0.1 do not add up to 1 in floating point.
         share = min(round(self.share + epoch * self.share_growth, 9), self.cap)
-        with np.errstate(over="ignore"):
-            diversity = float(
-                self.diversity * np.float64(self.diversity_growth) ** epoch
-            )
+        diversity = _grown(self.diversity, self.diversity_growth, epoch)
         # A diverged student (NaN) must end, not wait for better losses.
-        if share >= 1 or not np.isfinite(losses).any() or np.isinf(diversity):
+        if share >= 1 or not np.isfinite(losses).any():
             return np.inf, diversity
         count = max(round(share * len(losses)), 1)
         return easiness_for(losses, clusters, diversity, count), diversity
