@@ -7,8 +7,8 @@ import pytest
 import tensorflow as tf
 
 from tests import labelled_blobs
-from tests.arrays import assert_close
-from tff_fedss import algorithms
+from tests.arrays import assert_close, assert_same, rng
+from tff_fedss import algorithms, models
 from tff_fedss.datasets.central.augmentation import AUGMENTATIONS
 from tff_fedss.errors import RunStoppedError
 from tff_fedss.samplers import self_paced
@@ -177,6 +177,32 @@ def test_a_threshold_below_all_losses_grows_until_something_is_selected(data):
         ours.update()
     assert ours.selected.any() and ours.epoch > 3
     assert ours.easiness == pytest.approx(1e-3 * 1.5 ** (ours.epoch - 2))
+
+
+def test_after_a_short_mini_batch_a_run_has_the_bytes_of_the_whole_one():
+    images = rng().integers(0, 256, (24, 56, 56, 3)).astype(np.uint8)
+    labels = np.arange(24, dtype=np.int32) % CLASSES
+
+    def new():
+        return algorithms.SelfPacedStudent(
+            models.small_cnn(images.shape[1:], CLASSES),
+            images,
+            labels,
+            tf.keras.optimizers.SGD(0.1),
+            None,
+            None,
+            batch_size=16,
+            weight_decay=0.0,
+            augmentation=AUGMENTATIONS["none"],
+            seed=5,
+        )
+
+    whole, resumed = new(), new()
+    whole.update()
+    resumed.set_state(whole.state)
+    for _ in range(2):
+        assert resumed.update() == whole.update()
+    assert_same(resumed.state, whole.state)
 
 
 @pytest.mark.parametrize(

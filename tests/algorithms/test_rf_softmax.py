@@ -192,6 +192,26 @@ def test_sparse_rows_are_weighted_sums_of_their_features():
     assert carry == ()
 
 
+def test_after_a_short_mini_batch_of_images_a_run_has_the_bytes_of_the_whole_one():
+    images = rng().integers(0, 256, (24, 56, 56, 3)).astype(np.uint8)
+    labels = np.arange(24, dtype=np.int32) % 5
+
+    def new():
+        encoder = models.ImageEncoder(models.small_cnn(images.shape[1:], D))
+        optimizer = tf.keras.optimizers.SGD(0.1)
+        return algorithms.SampledSoftmax(
+            encoder, N, D, optimizer, None, num_negatives=1, logit_scale=SCALE
+        )
+
+    whole, resumed = new(), new()
+    whole.update(images[:16], labels[:16])
+    resumed.set_state(whole.state)
+    for part in (slice(16, 24), slice(16)):
+        expected = whole.update(images[part], labels[part])
+        assert resumed.update(images[part], labels[part]) == expected
+    assert_same(resumed.state, whole.state)
+
+
 def zipf_text():
     # 8 texts of 12 words each, most of them frequent ones.
     p = 1 / np.arange(1, N + 1)

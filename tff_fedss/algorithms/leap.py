@@ -94,6 +94,11 @@ class SelfPacedStudent(InPlace):
         self._seed = seed
         self._infer = models.inference(model)
         self._update_graph = tf.function(self._step, reduce_retracing=True)
+        # First the graph of whole mini-batches, also for a run that resumes at a short
+        # one: those share a second graph, which rounds differently.
+        self._update_graph.get_concrete_function(
+            images[:batch_size], labels[:batch_size]
+        )
 
     def update(self) -> dict[str, float]:
         """Does one step on the next mini-batch; begins an epoch if there is none.

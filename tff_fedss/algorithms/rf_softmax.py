@@ -31,10 +31,12 @@ class Encoder(Protocol):
     Attributes:
         trainable_variables: Its weights, always in the same order.
         initial_carry: The state before the first input; () if there is none.
+        shapes_vary: Whether nearly every mini-batch has other shapes of inputs.
     """
 
     trainable_variables: Sequence[tf.Variable]
     initial_carry: tuple[np.ndarray, ...]
+    shapes_vary: bool
 
     def __call__(
         self, inputs: Any, carry: tuple[tf.Tensor, ...], training: bool
@@ -91,7 +93,11 @@ class SampledSoftmax(InPlace):
         self._carry = encoder.initial_carry
         # h, labels and left_out of the last mini-batch.
         self._last: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None = None
-        self._update_graph = tf.function(self._step, reduce_retracing=True)
+        # Otherwise a graph for each size of a mini-batch: a run may resume at the short
+        # last one of an epoch, and graphs for any size round differently.
+        self._update_graph = tf.function(
+            self._step, reduce_retracing=encoder.shapes_vary
+        )
         self._rebuild_sampler()
 
     def round_metrics(self, sums: Mapping[str, float]) -> dict[str, float]:

@@ -16,6 +16,8 @@ class LstmEncoder:
     is reset to 0. The examples of a batch are its tokens, row by row.
     """
 
+    shapes_vary = False
+
     def __init__(
         self,
         vocabulary_size: int,
@@ -86,6 +88,7 @@ class SparseEncoder:
     """
 
     initial_carry = ()
+    shapes_vary = True
 
     def __init__(self, num_features: int, embedding_dim: int, seed: int):
         self._weights = tf.Variable(
@@ -114,6 +117,7 @@ class ImageEncoder:
     """A feature extractor phi, `model`; inputs are images [examples, h, w, c]."""
 
     initial_carry = ()
+    shapes_vary = False
 
     def __init__(self, model: tf.keras.Model):
         self._model = model
