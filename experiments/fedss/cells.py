@@ -94,7 +94,7 @@ _TURNED_3 = dict(_TURNED_1, dataset="omniglot:characters=all,rotations=true")
 # By `rates` on validation clients; FedAwS and Centralized have not been searched.
 _TURNED_RATES = {"fedss": 0.1, "neg_only": 0.01, "full_softmax": 0.1}
 _TURNED_SEARCH = dict(_TURNED_1, rounds=100)
-# By `retrieval_rates` on validation clients; FedAwS and Centralized: not searched.
+# By `retrieval_rates` on validation clients.
 _TURNED_2_SEARCH = dict(_TURNED_2, rounds=100, rounds_per_evaluation=50)
 _TURNED_2_RATES = {
     "fedss": 0.03,
