@@ -142,6 +142,9 @@ class Process:
                 f"no {entry.python.relative_to(ROOT)}: run ./run.sh benchmark "
                 "--setup_peers"
             )
+        program = pathlib.Path(checkout, *entry.module.split(".")).with_suffix(".py")
+        if not program.exists():  # Python would take the one of this checkout.
+            raise ContenderError(f"no {program}, of checkout={checkout}")
         self._connection, theirs = connection.Pipe()
         log.parent.mkdir(parents=True, exist_ok=True)
         with theirs, open(log, "w") as file:

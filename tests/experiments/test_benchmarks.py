@@ -104,6 +104,7 @@ def test_contenders_that_fail_are_reported_and_stop_nobody(tmp_path):
         "fake:how=dies": "out of cheese",
         "fake:how=raises": "no cheese",
         "fake:no_such_option=1": "no_such_option",
+        "fake:checkout=/no/such": "no /no/such/tests/experiments/fake_contender.py",
         "absent": "--setup_peers",
     }
     results, lines = _run(tmp_path, [*reasons, "fake"])
