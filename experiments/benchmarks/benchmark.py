@@ -35,7 +35,6 @@ contenders together 26 GiB with 64 clients of MobileNetV3-Small; --workloads,
 """
 
 import dataclasses
-import shutil
 import subprocess
 import time
 
@@ -95,8 +94,6 @@ def main(config: Config) -> None:
         for num_clients in config.num_clients
     ]
     output_dir = config.folder()
-    log_dir = output_dir / "logs"
-    shutil.rmtree(log_dir, ignore_errors=True)
     results, begun = [], time.monotonic()
     machine = table.this_machine()
     for workload in workloads:
@@ -110,7 +107,7 @@ def main(config: Config) -> None:
             names,
             repeats=config.repeats,
             seconds=config.seconds,
-            log_dir=log_dir,
+            log_dir=output_dir / "logs",
             nudged=contest.NUDGED,
         )
         table.write(
