@@ -175,12 +175,13 @@ def _local(
             # If this process is killed, its runs save their state and end.
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
-        environment = dict(os.environ)
+        environment, command = dict(os.environ), job.command
         if gpus:
             environment["CUDA_VISIBLE_DEVICES"] = gpus[slot % len(gpus)]
+            command.append("--num_gpus=1")  # Without that GPU the run fails.
         with open(job.log, "a") as log:
             return subprocess.Popen(
-                [sys.executable, *job.command],
+                [sys.executable, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

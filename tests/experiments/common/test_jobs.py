@@ -40,6 +40,17 @@ def test_a_killed_run_is_told_from_one_that_gave_up(tmp_path):
         assert job.why_failed() == why
 
 
+def test_a_run_does_not_train_without_its_gpu(tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **o: begun.append((*_, o)))
+    job = jobs.Job("x seed 0", "none", [], tmp_path / "seed0")
+    for gpus in ((), ("0", "3")):
+        jobs._local(2, gpus)(job, 1)
+    (plain, _), (command, options) = begun
+    assert command == [*plain, "--num_gpus=1"]
+    assert options["env"]["CUDA_VISIBLE_DEVICES"] == "3"
+
+
 @pytest.fixture
 def table(tmp_path, monkeypatch):
     """Returns the command of a cell of the toy paper's long table."""
