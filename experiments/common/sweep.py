@@ -245,22 +245,27 @@ def _jobs(
                 folder / cell.name / f"seed{seed}",
                 cell.start and folder / cell.start / f"seed{seed}",
             )
-            _check_length(job, length, own.get(length, cell.settings.get(length)))
+            expected = own.get(length, cell.settings.get(length))
+            _check_finished(job, length, expected, "pretrained" in own)
             found.append(job)
     return found
 
 
-def _check_length(job: jobs.Job, length: str, expected: int | None) -> None:
-    """Raises InvalidInputError if a finished run has another length."""
-    if not job.is_done or expected is None:
+def _check_finished(
+    job: jobs.Job, length: str, expected: int | None, is_pretrained: bool
+) -> None:
+    """Raises InvalidInputError if a finished run has another length, or start."""
+    if not job.is_done:
         return
     flags = (job.folder / "flags.txt").read_text("utf-8", "replace").splitlines()
-    for flag in flags:
-        if flag.startswith(f"--{length}=") and flag != f"--{length}={expected}":
-            raise InvalidInputError(
-                f"{job.folder} has {flag}, but its cell now has {length}={expected}: "
-                "give another --results_dir."
-            )
+    theirs = next((flag for flag in flags if flag.startswith(f"--{length}=")), None)
+    if expected is not None and theirs not in (None, f"--{length}={expected}"):
+        found = f"{theirs}, but its cell now has {length}={expected}"
+    elif is_pretrained and not any(x.startswith("--pretrained=") for x in flags):
+        found = "no --pretrained, which is given now"
+    else:
+        return
+    raise InvalidInputError(f"{job.folder} has {found}: give another --results_dir.")
 
 
 def print_commands(of_table: Sequence[jobs.Job]) -> None:

@@ -67,8 +67,12 @@ def test_what_is_done_is_not_run_again(run, finished):
     assert "# Two cells" in output
     assert (results_dir / "table1.md").exists()
     assert path.stat().st_mtime_ns == before
-    outcome = run("toy/1", results_dir, "--cells=*fedss*", "--rounds=7")
-    assert outcome.code == 2 and "its cell now has --rounds=7" in outcome.errors
+    for flag, message in (
+        ("--rounds=7", "its cell now has --rounds=7"),
+        ("--pretrained=a.h5", "seed0 has no --pretrained, which is given now"),
+    ):
+        outcome = run("toy/1", results_dir, "--cells=*fedss*", flag)
+        assert outcome.code == 2 and message in outcome.errors
 
 
 @pytest.mark.parametrize("is_list", [False, True])
