@@ -97,7 +97,7 @@ def figure7(
         runs: Runs of the same data; the paper's are of FedSS and NegOnly.
         task: Their task.
         path: The PNG.
-        num_negatives: m of the first run, for the title.
+        num_negatives: m of the first run, for the title if it draws negatives.
 
     Returns:
         The counts int64[|P_k|, |P_k|] of each run; rows are true classes.
@@ -143,8 +143,10 @@ def figure7(
             _draw_confused(below, images, true, predicted)
         label = "part of the true class's images (%)"
         figure.colorbar(image, ax=list(grid[0]), label=label)
-        sampled = num_negatives + len(positives)
-        sizes = f"|P_k| = {len(positives)}, |S_k| = {sampled}"
+        sizes = f"|P_k| = {len(positives)}"
+        if METHODS[runs[0].name].draws_negatives:
+            sampled = min(len(positives) + num_negatives, dataset.num_classes)
+            sizes += f", |S_k| = {sampled}"
         title = f"{dataset.name}: {client_id}'s own images, {sizes}"
         figure.suptitle(title, parse_math=False)
     return matrices

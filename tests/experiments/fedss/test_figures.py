@@ -228,6 +228,23 @@ def test_confusion_of_one_client(confusing, tmp_path, drawn):
     assert len(drawn[3].images) == 1
 
 
+def test_only_methods_that_draw_negatives_have_a_size_of_s_k(
+    confusing, tmp_path, drawn
+):
+    fedss, _ = confusing
+    pos_only = dataclasses.replace(fedss, flags={**fedss.flags, "method": "pos_only"})
+    (fedss.path / "fedss.npz").rename(fedss.path / "pos_only.npz")
+    (fedss.path / "fedss.npz").symlink_to("pos_only.npz")
+    for run, m, sizes in (
+        (fedss, 5, "|P_k| = 3, |S_k| = 8"),
+        (fedss, 14, "|P_k| = 3, |S_k| = 16"),  # All 16 classes.
+        (pos_only, 5, "|P_k| = 3"),
+    ):
+        figures.figure7([run], toy_task([7, 2, 2, 9]), tmp_path / "7.png", m)
+        title = drawn[-1].figure.get_suptitle()
+        assert title.endswith(f"own images, {sizes}")
+
+
 def test_weights_of_another_model_are_refused(confusing, tmp_path):
     wide = {"phi_000": np.ones([16, 32]), "W": np.ones([16, 32])}
     np.savez(confusing[1].path / "neg_only.npz", **wide)
