@@ -29,7 +29,7 @@ _FAKES = {
 }
 
 
-def _run(tmp_path, names, reference="reference", timeout=60, fakes=_FAKES, **kwargs):
+def _run(tmp_path, names, reference="reference", timeout=600, fakes=_FAKES, **kwargs):
     options = dict(repeats=3, log_dir=tmp_path) | kwargs
     with (
         mock.patch.multiple(contest, CONTENDERS=fakes, _TIMEOUT=timeout),

@@ -128,7 +128,7 @@ def test_no_flag_takes_a_number_that_is_none_of_its_own(program, place):
 
 def _flags(program, place):
     """The flags of a program's help: name and kind."""
-    shown = place.server.run(programs.PROGRAMS[program].module, "--help").output
+    shown, _ = place.server.run(programs.PROGRAMS[program].module, "--help").ok()
     lines = [line.strip()[2:] for line in shown.splitlines() if line[:4] == "  --"]
     return [
         line.partition("=")[::2] for line in lines if line.endswith(("INT", "FLOAT"))
