@@ -78,7 +78,7 @@ check_machine() {
   [[ ! -e $venv || -e $venv/.made-by-run.sh || -z $(ls -A "$venv") ]] ||
     die "$venv was not made by run.sh; move it away first"
   # Not the Python of an activated .venv, which is about to be removed.
-  local PATH=${PATH//$venv\/bin:/}
+  local PATH=${PATH//"$venv/bin:"/}
   python=${PYTHON:-$(command -v "python$python_version" || echo "python$python_version")}
   command -v "$python" > /dev/null ||
     die "no $python here: apt-get install python$python_version python$python_version-venv" \
