@@ -31,6 +31,15 @@ def test_what_cannot_be_cut_says_why():
         cluster_cut.cut(twice)
 
 
+def test_clients_that_are_only_counted_are_sent():
+    @tff.federated_computation(SCALARS)
+    def count(xs):
+        return tff.federated_sum(tff.federated_value(1, tff.CLIENTS))
+
+    # Otherwise an actor would know of no client.
+    assert cluster_cut.cut(count).work_reads_arguments
+
+
 @pytest.mark.parametrize("num_parts", [1, 2, 3, 5, 6])
 def test_parts_are_added_in_one_order(num_parts):
     found = set()

@@ -41,8 +41,8 @@ class Cut:
         work: <clients' arguments, kept, broadcasts, rows> -> sum.
         merge: <sum, sum> -> sum.
         finish: <all arguments, of no client, and the sum> -> result.
-        work_reads_arguments: Whether `work` reads clients' arguments. If not, it gets
-            an empty tuple instead.
+        work_reads_arguments: Whether `work` gets clients' arguments, which it reads or
+            counts. If not, it gets an empty tuple instead.
     """
 
     serve: tff.framework.ConcreteComputation
@@ -116,7 +116,8 @@ class _Cutter:
             _struct(self._locals[name].argument for name in self._broadcasts),
             _struct(tables),
         ]
-        reads_arguments = any(
+        # Something must tell an actor how many clients the part has.
+        reads_arguments = not (kept or self._selects) or any(
             self._parameter in program.names_in(block)
             for block in (self._result, *(self._locals[name] for name in work))
         )
