@@ -73,8 +73,8 @@ def test_a_data_set_of_shapes_that_differ():
     type_spec = tff.SequenceType(
         collections.OrderedDict(x=tff.TensorType(np.int64, [None]), y=np.int64)
     )
-    found = sent(data, type_spec)
-    assert_same(found, list(data.as_numpy_iterator()))
+    found = through_a_computation(sent(data, type_spec), type_spec)
+    assert_same(list(found), list(data.as_numpy_iterator()))
 
 
 def test_clients_by_name_are_made_where_they_arrive():

@@ -9,7 +9,6 @@ from typing import Any
 
 import tensorflow as tf
 import tensorflow_federated as tff
-from tensorflow_federated.python.core.impl.utils import tensorflow_utils
 
 from tff_fedss import tensors
 from tff_fedss.runtime import parts, values
@@ -320,8 +319,7 @@ def _sequence_map(type_signature: tff.FunctionType) -> Intrinsic:
                 )
                 for element in dataset
             ]
-            dataset = tensorflow_utils.make_data_set_from_elements(
-                None,
+            dataset = values.dataset_of(
                 tf.nest.map_structure(lambda tensor: tensor.numpy(), results),
                 result_type,
             )

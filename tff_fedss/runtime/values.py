@@ -248,9 +248,7 @@ def pack(
 
 def _sequence_from_python(value: Any, type_spec: tff.SequenceType) -> SequenceValue:
     if isinstance(value, list):
-        value = tensorflow_utils.make_data_set_from_elements(
-            None, value, type_spec.element
-        )
+        value = dataset_of(value, type_spec.element)
     is_data_set = isinstance(value, tf.data.Dataset)
     check_type(is_data_set, "type", type_spec, type(value))
     found = tff.types.tensorflow_to_type(tf.data.DatasetSpec.from_value(value))
@@ -258,6 +256,22 @@ def _sequence_from_python(value: Any, type_spec: tff.SequenceType) -> SequenceVa
     variant = tf.data.experimental.to_variant(value)
     tensors.without_dict([variant])
     return SequenceValue(variant, value)
+
+
+def dataset_of(elements: list[Any], element_type: tff.Type) -> tf.data.Dataset:
+    """Makes a data set of elements, whose shapes may differ."""
+    try:
+        return tensorflow_utils.make_data_set_from_elements(
+            None, elements, element_type
+        )
+    except tf.errors.InvalidArgumentError:  # TFF expects another error of TensorFlow.
+        half = len(elements) // 2
+        if not half:
+            raise
+        first, second = elements[:half], elements[half:]
+        return dataset_of(first, element_type).concatenate(
+            dataset_of(second, element_type)
+        )
 
 
 def sequence_to_python(
