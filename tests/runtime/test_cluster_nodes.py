@@ -281,6 +281,10 @@ def test_an_address_where_nobody_listens_is_reported(no_cluster, monkeypatch):
     assert message_of(cluster_machines.connect, address).startswith(
         f"cluster={address} cannot be reached: Connection refused"
     )
+    typo = "10.0.0..5:6379"
+    assert message_of(cluster_machines.connect, typo).startswith(
+        f"cluster={typo} cannot be reached: encoding with 'idna' codec failed"
+    )
     # `ray start` has written it down, and the cluster is gone.
     monkeypatch.setenv("RAY_ADDRESS", address)
     message = message_of(cluster_machines.connect, "auto")

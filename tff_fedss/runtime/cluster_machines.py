@@ -109,7 +109,7 @@ def _find(address: str) -> str:
             socket.create_connection(
                 (host.strip("[]"), int(port)), _CONNECT_SECONDS
             ).close()
-        except OSError as error:
+        except (OSError, UnicodeError, OverflowError) as error:
             raise _unreachable(address, where, error_text(error)) from error
     return where
 
