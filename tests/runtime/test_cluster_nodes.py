@@ -259,6 +259,19 @@ def test_how_many_actors_a_machine_has(num_actors, gpus_per_actor, machines, exp
     assert not counts(without) or not any(gpus for _, gpus in machines.values())
 
 
+def test_all_actors_start_whose_shares_of_cpus_are_not_exact(monkeypatch):
+    pool = cluster_pool.Pool("auto", 5, 0, 1, {})
+    started = []
+    monkeypatch.setattr(pool, "_start", lambda *args: started.append(args))
+    machine = {
+        "Resources": {"CPU": 3.0},
+        "NodeManagerHostname": "a",
+        "NodeManagerAddress": "",
+    }
+    pool._start_missing({"a": machine})
+    assert len(started) == 5
+
+
 # --- Clusters that cannot be reached: one line each, at once ----------------------
 
 

@@ -246,7 +246,7 @@ class Pool:
                 is_starting = any(m.node == key for m in self._starting.values())
                 missing = missing[: not is_starting]
             for share in missing:
-                if share.cpus <= free:
+                if share.cpus <= round(free, 3):  # Sums of 0.1 are not exact.
                     free -= share.cpus
                     self._start(key, cluster_machines.name_of(nodes[key]), share)
 
