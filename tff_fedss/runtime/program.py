@@ -176,7 +176,7 @@ def names_in(block: tff.framework.ComputationBuildingBlock) -> set[str]:
 
 
 def _free_names(block: tff.framework.Lambda) -> set[str]:
-    """Returns the names that a function takes from outside (possibly more)."""
+    """Returns the names that a function takes from outside; each is bound once."""
     bound = {block.parameter_name}
 
     def visit(part):
