@@ -81,7 +81,7 @@ def test_the_readme_has_the_numbers_of_table_1_mini():
         ["NegOnly (still rising)", *(mean_std("neg_only", m) for m in sizes)],
         ["PosOnly, FedAwS", f"{mean_std('pos_only')}, {mean_std('fedaws')}"],
         [
-            "FullSoftmax, Centralized (best of three)",
+            "FullSoftmax, Centralized (best of three seeds)",
             ", ".join(
                 f"{max(values(f'omniglot_{x}')):.1f}"
                 for x in ("full_softmax", "centralized")
