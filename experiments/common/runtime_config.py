@@ -68,7 +68,7 @@ class RuntimeConfig(DeviceConfig):
     clients_per_gpu: int = config.flag(
         1,
         "How many clients train on a GPU at once, each with its part of the memory: "
-        "more use it better.",
+        "more clients use the GPU better.",
         low=1,
         decides=False,
     )

@@ -6,7 +6,7 @@
     ./run.sh python -m experiments.fedss.figures --figure=9 \
         --runs=DIR/omniglot_full_softmax/seed0
 
-Figure 7 shows the confusion matrices of runs, of their weights. Figure 8 needs no run.
+Figure 7 shows confusion matrices at the weights of runs. Figure 8 needs no run.
 Figure 9 shows the gradient noise at the weights of a run or, without these, of a new
 model. The data are those of the runs.
 """

@@ -189,7 +189,7 @@ class RunConfig(privacy_config.PrivacyConfig, runtime_config.RuntimeConfig):
     )
     warm_start_cache: str | None = config.flag(
         None,
-        "A folder that caches warm starts, for other runs with the same one.",
+        "A folder that caches warm starts, for other runs with the same warm start.",
         decides=False,
     )
     rounds_per_evaluation: int | None = config.flag(

@@ -156,8 +156,8 @@ class Config(runtime_config.DeviceConfig):
     )
     image_size: int | None = config.flag(
         None,
-        "Height and width of a view, in pixels. Default: 224 for imagenette (of images "
-        "of 256), 64 for tiny_imagenet, 56 for images and tfds (of 64), 32 for the "
+        "Height and width of a view, in pixels. Default: 224 for imagenette (cut from "
+        "256), 64 for tiny_imagenet, 56 for images and tfds (cut from 64), 32 for the "
         "others.",
         group="Views and model",
         low=8,

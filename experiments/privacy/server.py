@@ -33,7 +33,7 @@ class Config(run_config.RunConfig):
 
     participations: tuple[int, ...] = config.flag(
         (1, 2, 3, 5, 10, 30),
-        "The numbers of a client's participations whose requests are attacked.",
+        "After how many of its participations a client's requests are attacked.",
         group="The attacks",
         low=1,
         high=10_000,

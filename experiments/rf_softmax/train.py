@@ -7,7 +7,7 @@
 RF-softmax (Rawat et al., NeurIPS 2019) and the samplers it is compared with: an LSTM on
 Penn Treebank (perplexity), one hidden layer on sparse features with very many labels
 (precision@k), and the image tasks of `./run.sh train` (top-1). It is a research
-baseline; see README.md about a patent that reportedly covers it.
+baseline; README.md names a patent that is said to cover it.
 
 The results folder has metrics.csv (a row per round of --steps_per_round steps),
 curves.png and .pdf, the weights, flags.txt and run.json. The same flags resume a run
@@ -102,8 +102,8 @@ class Config(runtime_config.DeviceConfig):
         4.0,
         "nu of rff's Gaussian kernel exp(-nu |h - c|^2 / 2); the poster's T is 1 / "
         "sqrt(nu). nu = tau is the softmax's kernel, but with few features its "
-        "small values are noise and are clipped (README.md): runs measure this, and "
-        "warn.",
+        "small values are noise, and are clipped: runs measure the clipped share, and "
+        "warn (experiments/rf_softmax/README.md).",
         low=1e-6,
         high=300.0,  # Beyond it e^(-2 nu) may be 0, and classes are never drawn.
     )

@@ -235,13 +235,13 @@ def load(
             drawings (105 in the original).
         test_drawers: Which of the drawers 1..20 are held out.
         classes_per_client: For mixed and chunks: mean number of characters.
-        drawings_per_class: For mixed: mean number of drawings of each; for chunks that
-            many times classes_per_client are a client's.
-        characters: Which are the classes: "evaluation", 659 of them, while the 964
-            others are public, or "all" 1,623, with glyphs as public images.
+        drawings_per_class: For mixed: mean number of drawings of each; for chunks: a
+            client has this number times classes_per_client drawings.
+        characters: The classes: the 659 characters of "evaluation", with the 964 others
+            as public images, or "all" 1,623, with glyphs as public images.
         rotations: Whether each character turned by 90, 180 and 270 degrees is a class
-            of its own, see `turned`: 2,636 classes, 6,492 of all characters, 3,856 for
-            retrieval. Public images and the test are turned, too.
+            of its own: 2,636 classes, 6,492 of all characters, 3,856 for retrieval.
+            Public images and the test are turned, too.
         retrieval: Whether the test is of other characters; then test_drawers has no
             effect.
 

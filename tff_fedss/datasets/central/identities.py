@@ -151,10 +151,11 @@ def of_images(
 
     Args:
         image_size: Height and width to which images are resized, in pixels.
-        test: The images that are held out: "given", "images" or "clients", see
-            `splits.hold_out`, or "classes": unseen identities with two images or more,
-            chosen by their names and numbers of images alone. By default given if the
-            data have a test, else classes.
+        test: The images that are held out. "given": the data's own test (or val). A
+            share of the "images" of each identity, of the "clients" or of the "classes"
+            (identities with two images or more, which are then unseen; only names and
+            numbers of images decide which). By default given if there is one, else
+            classes.
         test_share: The share to hold out; at least two identities.
 
     Returns:

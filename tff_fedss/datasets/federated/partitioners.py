@@ -47,7 +47,7 @@ def _num_clients(clients: int | None, labels: np.ndarray) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Iid(Partitioner):
-    """A partition of images in random order into parts that differ by one at most.
+    """A random partition into clients whose sizes differ by at most one.
 
     Attributes:
         clients: Number of clients; by default about 100 images each.
