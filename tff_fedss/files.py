@@ -234,7 +234,7 @@ def csv_text(rows: Iterable[Iterable[Any]]) -> str:
 
 
 def expect_once(where_of: dict[str, str], key: str, where: str, what: str) -> None:
-    """Records where a key, a `what`, stands; InvalidInputError if it is repeated."""
+    """Records where a key stands; InvalidInputError, with its kind, if repeated."""
     first = where_of.setdefault(key, where)
     if first != where:
         raise InvalidInputError(f"{where}: the {what} {key!r} is already in {first}.")
@@ -246,9 +246,9 @@ _MOST_DIGITS = 20  # Python refuses to parse some thousands.
 def whole_number(
     text: str, where: str, what: str, low: int = 0, high: int = 2**31 - 1
 ) -> int:
-    """Parses a field, a `what`, that is a whole number in low..high.
+    """Parses a field that is a whole number in low..high.
 
-    Raises InvalidInputError with its place, "name:line", if it is none.
+    Otherwise it raises InvalidInputError with `where`, "name:line", and `what` it is.
     """
     is_number = text.isdecimal() and len(text) <= _MOST_DIGITS
     if not (is_number and low <= int(text) <= high):

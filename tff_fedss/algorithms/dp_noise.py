@@ -53,7 +53,7 @@ class TreeState(NamedTuple):
 
 
 class TreeNoise:
-    """The noise that a round adds to that of the sum over all rounds so far (DP-FTRL).
+    """The noise of a round, chosen so that sums over rounds have a tree's (DP-FTRL).
 
     The rounds are leaves of a binary tree. The sum over the first t of them has the
     noise of about log2(t) nodes, not of t rounds (Kairouz et al., 2021, Algorithm 1 and

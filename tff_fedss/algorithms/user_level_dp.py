@@ -263,7 +263,7 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
 
 
 def _record(clip: tf.Tensor, estimate: tf.Tensor, delta: Any) -> tuple[_Record, Any]:
-    """Clips a client's delta, phi and rows as one vector; returns W's part apart."""
+    """Clips a client's delta as one vector; returns W's part beside the record."""
     is_sparse = not tf.is_tensor(delta.w)
     w = delta.w.rows if is_sparse else delta.w
     norm = tf.linalg.global_norm([*delta.phi, w])

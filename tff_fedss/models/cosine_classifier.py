@@ -57,7 +57,7 @@ def initial_classifier(
     seed: tf.Tensor,
     norm: float = INITIAL_NORM,
 ) -> tf.Tensor:
-    """Draws a random W whose rows have a norm of about 0.3: float32[n, d].
+    """Draws a random W, float32[n, d], whose rows have about the given norm.
 
     Cosine logits do not depend on the length of a row, but its speed does: a step turns
     a row by about learning rate / norm^2. So rows are initially short, with the same
@@ -69,7 +69,7 @@ def initial_classifier(
         num_classes: n.
         embedding_dim: d.
         seed: int32[2], the key of the stateless generator.
-        norm: The root of a row's mean squared norm; FedSS does not state it.
+        norm: The root of the mean squared norm of rows; FedSS does not state it.
     """
     return tf.random.stateless_normal(
         [num_classes, embedding_dim],

@@ -72,7 +72,7 @@ def with_input_and_length(
 
 
 def _not_none(images: tf.Tensor) -> tf.Tensor:
-    """Returns the images, or a black one if there are none, where GroupNorm fails."""
+    """Returns the images; if there are none, a black one, as GroupNorm needs one."""
     missing = tf.maximum(1 - tf.shape(images)[0], 0)
     black = tf.zeros_like(tf.reduce_sum(tf.cast(images, tf.int32), 0, keepdims=True))
     return tf.concat([images, tf.cast(black, tf.uint8)[:missing]], 0)

@@ -77,8 +77,8 @@ _Rewrites = rewriter_config_pb2.RewriterConfig
 def _aggressive() -> config_pb2.ConfigProto:
     """TFF's compiler options, but one pass: a second finds next to nothing.
 
-    Nor does the pass that saves memory, a quarter of the time. A data set must not be
-    moved into a function's body.
+    The pass that saves memory is off: it finds nothing either, and takes a quarter of
+    the time. A data set must not be moved into a function's body.
     """
     config = config_pb2.ConfigProto()
     rewrites = config.graph_options.rewrite_options

@@ -140,11 +140,9 @@ def _share_memory(gpus: Sequence[tf.config.PhysicalDevice], parts: int) -> None:
 
 
 def _free_memory_mib(num_gpus: int) -> float | None:
-    """Returns the free memory of the fullest of the process's first GPUs.
+    """Returns the free memory of the fullest of the first GPUs; None if unknown.
 
-    None if unknown.
-
-    TensorFlow reports it only for GPUs that it already uses.
+    It asks nvidia-smi: TensorFlow reports it only for GPUs that it already uses.
     """
     command = ["nvidia-smi", "--query-gpu=memory.free", "--format=csv,noheader,nounits"]
     if visible := os.environ.get("CUDA_VISIBLE_DEVICES"):

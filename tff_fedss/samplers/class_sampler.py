@@ -98,10 +98,10 @@ class ClassSampler(abc.ABC):
 
 
 def points_on(lengths: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-    """Maps numbers of [0, 1) to points on lines, float64, that begin at 0.
+    """Maps numbers of [0, 1) to points, float64, on lines from 0 to their lengths.
 
-    Returns their product, but never the end of a line, which is in no interval and
-    to which the product may be rounded up.
+    A product may be rounded up to the length, which is in no interval: the result is
+    always below it.
     """
     return np.minimum(uniforms * lengths, np.nextafter(lengths, 0.0))
 

@@ -116,10 +116,10 @@ class IdentityVerification(SampledSoftmaxTask):
 
         Returns:
             tar_at_far; pair_accuracy (ten folds, as for LFW); map_at_r, of the images
-            of test identities with several, where R is the smallest number of others;
-            top1, the share of test examples whose nearest row of W is their identity's,
-            if the identities have rows; and with LFW pairs lfw_accuracy and lfw_std,
-            mean and standard deviation over the folds.
+            of test identities with several images, where R is the smallest number of
+            other images of such an identity; top1, the share of test examples whose
+            nearest row of W is their identity's, if the identities have rows; and with
+            LFW pairs lfw_accuracy and lfw_std, mean and standard deviation over folds.
         """
         encoder, extract = self._evaluation
         classifier = load_weights(encoder, weights)

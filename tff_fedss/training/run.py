@@ -28,7 +28,7 @@ class Run(abc.ABC):
     def __init__(self, name: str, task: Task, algorithm: Any = None):
         """Starts at round 0 of an algorithm with `state`, `set_state` and `weights`.
 
-        None is for a run that has these three itself.
+        A run that has these three itself gives None.
         """
         self.name = name
         self.task = task

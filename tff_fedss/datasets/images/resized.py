@@ -41,7 +41,7 @@ class ResizedImages:
         with contextlib.suppress(OSError, InvalidInputError, RunStoppedError):
             files.make_folder(folder)
             open(self._path, "ab").close()
-        # As graph, so that calls of several threads take no Python's lock.
+        # As a graph, so that several threads do not wait for Python's lock.
         self._resize = tf.function(
             lambda encoded: preprocessing.resize(decode_image(encoded)),
             input_signature=[tf.TensorSpec([], tf.string)],
@@ -80,5 +80,5 @@ class ResizedImages:
 
 
 def _checksum(content: bytes) -> bytes:
-    # That of zeros, of which a hole in the file is, is not zero.
+    # A hole in the file is zeros, whose checksum is not zero.
     return zlib.crc32(content).to_bytes(_CHECKSUM_BYTES, "little")
