@@ -188,7 +188,10 @@ _OPTIMIZERS = {
 
 def main(config: Config) -> None:
     """Trains and prints the result."""
-    name = config.chosen("task").name
+    name, options = config.chosen("task")
+    columns = _COLUMNS
+    if options.get("num_unseen_classes"):
+        columns += (tasks.UNSEEN_METRIC,)
     config = config.filled(_SETTINGS.get(name, _SETTINGS["images"]))
     if config.precision == "mixed" and name not in _IMAGES:
         raise InvalidInputError(
@@ -196,7 +199,7 @@ def main(config: Config) -> None:
         )
     launch.run(
         config,
-        _COLUMNS,
+        columns,
         _build_run,
         _finish,
         results=_METRICS,

@@ -99,6 +99,20 @@ def test_own_images_are_trained_on(run, tmp_path):
     assert "test: 40% of the images" in output
 
 
+def test_unseen_classes_are_measured(run, tmp_path):
+    programs.tiny_imagenet(tmp_path / "photographs")
+    run(
+        "--task=tiny_imagenet:num_unseen_classes=2",
+        f"--data_dir={tmp_path / 'photographs'}",
+        "--sampler=uniform",
+        "--rounds=1",
+        "--steps_per_round=1",
+        f"--results_dir={tmp_path / 'run'}",
+    ).ok()
+    rows = central_runs.rows_of(tmp_path / "run")
+    assert all(0 <= float(row["unseen_map_at_10"]) <= 1 for row in rows)
+
+
 @pytest.mark.parametrize(
     "flags, message",
     [

@@ -365,7 +365,7 @@ class PooledImages(SampledSoftmaxTask):
             yield batch["image"], batch["label"].numpy()
 
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
-        """Returns {"top1": ...} on the held-out images."""
+        """Measures a model on the held-out images, see `Classification.evaluate`."""
         return self._task.evaluate(weights)
 
 
