@@ -137,7 +137,25 @@ def test_damaged_idx_files_are_named(tmp_path, change, message):
         labelled_images.load("mnist", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "images, message",
+    [
+        (np.zeros([3, 7, 5]), "training images have 5x4 pixels and test images 7x5: "),
+        (np.zeros([3, 0, 4]), "have 3 images of 0x4 pixels"),
+    ],
+)
+def test_idx_files_of_other_images_are_named(tmp_path, images, message):
+    contents = {**idx_files("train", 3), **idx_files("t10k", 3)}
+    contents["t10k-images-idx3-ubyte"] = labelled_blobs.idx(images.astype(np.uint8))
+    own_images.write(tmp_path, contents)
+    with refused(message):
+        labelled_images.load("mnist", tmp_path)
+
+
 def test_idx_files_without_images_are_named(tmp_path):
+    own_images.write(tmp_path, idx_files("t10k", 1))
+    with refused("no training image has label 0"):
+        labelled_images.load("mnist", tmp_path)
     own_images.write(tmp_path, idx_files("t10k", 0))
     with refused("have 0 images"):
         labelled_images.load("mnist", tmp_path)

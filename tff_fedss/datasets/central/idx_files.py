@@ -32,8 +32,9 @@ def read(path: pathlib.Path, flag: str) -> dict[str, tuple[np.ndarray, np.ndarra
         raise InvalidInputError(f"{flag}: found no {names}.")
     for part, (images, labels) in parts.items():
         largest = labels.max(initial=0)
-        if not len(images) or len(images) != len(labels) or largest > 9:
-            found = f"{len(images):,} images, {len(labels):,} labels to {largest}"
+        if not images.size or len(images) != len(labels) or largest > 9:
+            count = f"{len(images):,} images of {images.shape[1]}x{images.shape[2]}"
+            found = f"{count} pixels, {len(labels):,} labels to {largest}"
             raise InvalidInputError(f"{flag}: {FILES[part]} have {found}, not to 9.")
     return parts
 

@@ -248,7 +248,14 @@ def _from_idx_files(
         }
         note = f"{part} files only: every {_HELD_OUT_OF}th image is a test image"
     train, test = parts["train"], parts["test"]
-    num_classes = 1 + int(max(train[1].max(), test[1].max()))
+    first, other = ("x".join(map(str, part[0].shape[1:3])) for part in (train, test))
+    if first != other:
+        raise InvalidInputError(
+            f"{flag}: training images have {first} pixels and test images {other}: "
+            "give `image_size`."
+        )
+    # One image of one part is a test image.
+    num_classes = 1 + int(np.append(train[1], test[1]).max())
     if missing := set(range(num_classes)) - {*train[1].tolist()}:
         raise InvalidInputError(f"{flag}: no training image has label {min(missing)}.")
     class_names = tuple(map(str, range(num_classes)))
