@@ -37,7 +37,7 @@ def rows_of(rows):
 
 def test_xmc(tmp_path):
     (tmp_path / "train.txt").write_text(XMC)
-    rows, num_features, num_labels = extreme.read(tmp_path / "train.txt")
+    rows, num_features, num_labels, _ = extreme.read(tmp_path / "train.txt")
     assert (num_features, num_labels, len(rows)) == (5, 4, 3)
     assert rows_of(rows) == [({0: 1.5, 4: -2.0}, [1, 3]), ({2: 0.5}, []), ({}, [0])]
     assert rows.values.dtype == np.float32 and rows.label_ids.dtype == np.int32
@@ -49,7 +49,7 @@ def test_arff_with_and_without_a_list_of_labels(tmp_path, xml, value):
     (tmp_path / "x.arff").write_text(ARFF.replace("2.5", str(value)) + " \n\n")
     if xml is not None:
         (tmp_path / "x.xml").write_text(xml)
-    rows, num_features, num_labels = extreme.read(tmp_path / "x.arff")
+    rows, num_features, num_labels, _ = extreme.read(tmp_path / "x.arff")
     assert (num_features, num_labels) == (2, 2)
     assert rows_of(rows) == [({0: 1.0, 1: value}, [0]), ({}, [1]), ({0: 1.0}, [])]
 
@@ -117,6 +117,16 @@ def test_a_folder_needs_one_file_for_each_part(tmp_path):
     assert (data.num_features, data.num_labels) == (5, 4)
     (tmp_path / "b_test.svm").write_text(XMC)
     with refused("found a_test.txt, b_test.svm"):
+        extreme.load(tmp_path)
+
+
+def test_both_parts_have_the_same_attributes(tmp_path):
+    (tmp_path / "train.arff").write_text(ARFF)
+    (tmp_path / "test.arff").write_text(ARFF)
+    assert extreme.load(tmp_path).num_features == 2
+    swapped = ARFF.replace("other numeric", "word numeric").replace("word {", "other {")
+    (tmp_path / "test.arff").write_text(swapped)
+    with refused("other names or another order"):
         extreme.load(tmp_path)
 
 

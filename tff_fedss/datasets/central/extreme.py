@@ -100,7 +100,7 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
             the names of the labels.
     """
     folder = pathlib.Path(data_dir)
-    parts, sizes = [], []
+    parts, sizes, names = [], [], []
     for part in ("train", "test"):
         found = sorted(
             path
@@ -108,19 +108,23 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
             if part in path.name.lower() and path.suffix.lower() in _SUFFIXES
         )
         if len(found) != 1:
-            names = ", ".join(path.name for path in found) or "none"
+            files_found = ", ".join(path.name for path in found) or "none"
             raise errors.InvalidInputError(
                 f"data_dir={data_dir} must hold one file with '{part}' in its name "
-                f"that ends in {', '.join(_SUFFIXES)}; found {names}."
+                f"that ends in {', '.join(_SUFFIXES)}; found {files_found}."
             )
-        rows, *size = read(found[0])
+        rows, *size, own = read(found[0])
         parts.append(rows)
         sizes.append(tuple(size))
+        names.append(own)
     if sizes[0] != sizes[1]:
         found = (
             f"(features, labels) {sizes[0]} for training and {sizes[1]} for the test"
         )
         raise errors.InvalidInputError(f"data_dir={data_dir}: {found} differ.")
+    if names[0] != names[1]:
+        what = "the attributes of training and test have other names or another order"
+        raise errors.InvalidInputError(f"data_dir={data_dir}: {what}.")
     if (num_labels := sizes[0][1]) < 2:
         raise errors.InvalidInputError(
             f"data_dir={data_dir} has n={num_labels} labels; expected at least 2."
@@ -128,8 +132,11 @@ def load(data_dir: str | os.PathLike) -> ExtremeDataset:
     return ExtremeDataset(*parts, *sizes[0])
 
 
-def read(path: os.PathLike) -> tuple[SparseRows, int, int]:
-    """Reads one file: its rows, the number of features v, and that of labels n."""
+def read(path: os.PathLike) -> tuple[SparseRows, int, int, list[str]]:
+    """Reads one file: rows, numbers of features v and labels n, names of attributes.
+
+    An XMC file has no names.
+    """
     path = pathlib.Path(path)
     reader = _read_arff if path.suffix.lower() == ".arff" else _read_xmc
     with files.reading(path), path.open(encoding="utf-8-sig", errors="replace") as file:
@@ -198,7 +205,7 @@ def _collect(
 
 def _read_xmc(
     path: pathlib.Path, lines: Iterator[tuple[int, str]]
-) -> tuple[SparseRows, int, int]:
+) -> tuple[SparseRows, int, int, list[str]]:
     _, header = next(lines, (1, ""))
     try:
         num_rows, num_features, num_labels = map(int, header.split())
@@ -209,7 +216,7 @@ def _read_xmc(
     rows = _collect(path, lines, _xmc_row, expected, num_features, num_labels)
     if len(rows) != num_rows:
         raise errors.InvalidInputError(f"{path}: {len(rows)} rows, not {num_rows}.")
-    return rows, num_features, num_labels
+    return rows, num_features, num_labels, []
 
 
 def _xmc_row(line: str) -> _Row:
@@ -232,7 +239,7 @@ _ATTRIBUTE = re.compile(
 
 def _read_arff(
     path: pathlib.Path, lines: Iterator[tuple[int, str]]
-) -> tuple[SparseRows, int, int]:
+) -> tuple[SparseRows, int, int, list[str]]:
     names = []
     for number, line in lines:
         if line.lower().startswith("@data"):
@@ -272,7 +279,7 @@ def _read_arff(
     )
     lines = (x for x in lines if x[1].strip() and not x[1].startswith("%"))
     rows = _collect(path, lines, parse, expected, num_features, num_labels)
-    return rows, num_features, num_labels
+    return rows, num_features, num_labels, names
 
 
 def _which_are_labels(path: pathlib.Path, names: list[str]) -> np.ndarray:
