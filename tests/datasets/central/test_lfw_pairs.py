@@ -106,6 +106,7 @@ def fourth(line):
     [
         (lambda lines: lines[:-1], "and 7 pairs; expected"),
         (fourth("Ann_A\t2\tBob"), "between, found 'Ann_A 2 Bob'"),
+        (fourth("Bob\t2\tBob\t1"), "pairs.txt:4: expected NAME"),
         (fourth("Dee\t2\tBob\t1"), "Dee_0002 (.jpg"),
         (
             lambda lines: ["2\t2", "", "Ann_A\t\t1", *lines[2:]],

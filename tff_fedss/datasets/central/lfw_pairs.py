@@ -62,10 +62,14 @@ class LfwPairs:
             is_same.append(len(row) == 3)
             if is_same[-1]:
                 row = [row[0], row[1], row[0], row[2]]
-            if len(row) != 4 or not all(map(str.isdecimal, (row[1], row[3]))):
+            if (
+                len(row) != 4
+                or not all(map(str.isdecimal, (row[1], row[3])))
+                or (row[0] == row[2]) != is_same[-1]
+            ):
                 raise InvalidInputError(
                     f"{pairs_file}:{number}: expected NAME, number, number or NAME, "
-                    f"number, NAME, number with tabs between, found {text!r}."
+                    f"number, OTHER, number with tabs between, found {text!r}."
                 )
             first.append(self._place(pathlib.Path(folder), row[0], row[1]))
             second.append(self._place(pathlib.Path(folder), row[2], row[3]))
