@@ -41,11 +41,6 @@ class Augmentation:
     shift: int = 0
     rotation: float = 0.0
 
-    @property
-    def is_none(self) -> bool:
-        """Whether images stay as they are."""
-        return self == Augmentation()
-
     def __call__(self, images: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Changes a mini-batch, uint8[examples, h, w, c], by its seed, int32[2].
 
@@ -53,7 +48,7 @@ class Augmentation:
         are a function of the seed and of the position in the mini-batch.
         """
         images = tf.cast(images, tf.float32)
-        if self.is_none:
+        if self == Augmentation():  # Images stay as they are.
             return images
         count = tf.shape(images)[0]
 
