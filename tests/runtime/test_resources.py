@@ -209,24 +209,21 @@ def as_vector(data):
 @pytest.mark.parametrize("make", [positions, noisy], ids=["table", "generator"])
 def test_data_sets_keep_what_they_are_made_with(contexts, native_context, make):
     @tff.federated_computation(tff.FederatedType(INTS, tff.CLIENTS))
-    def made(values):
-        data = tff.federated_map(make, values)
-        return data, tff.federated_map(as_vector, data)
+    def data_of(values):
+        return tff.federated_map(make, values)
+
+    @tff.federated_computation(tff.FederatedType(INTS, tff.CLIENTS))
+    def vectors_of(values):
+        return tff.federated_map(as_vector, data_of(values))
 
     arguments = [[1, 2], [2, 1], [7, 1, 2, 3], [4]]
-
-    def results():
-        _, vectors = made(arguments)
-        # Another call: what the first data sets hold is not for it.
-        data, _ = made(arguments)
-        made(arguments)
-        return [v.tolist() for v in vectors], [
-            list(d.as_numpy_iterator()) for d in data
-        ]
-
     with use(native_context):
-        vectors, lists = results()
-    assert len(vectors[2]) == 4
+        expected = [vector.tolist() for vector in vectors_of(arguments)]
+    assert len(expected[2]) == 4
     for context in contexts:
         with use(context):
-            assert results()[0] == vectors
+            data = data_of(arguments)
+            # Another call: what the first data sets hold is not for it.
+            vectors = vectors_of(arguments[::-1])[::-1]
+            assert [vector.tolist() for vector in vectors] == expected
+            assert [list(d.as_numpy_iterator()) for d in data] == expected
