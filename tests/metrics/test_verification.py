@@ -7,12 +7,13 @@ from tff_fedss import metrics
 
 def scores_and_truth(seed, pairs=400, decimals=2):
     rng = np.random.default_rng(seed)
-    is_same = rng.random(pairs) < 0.5
+    is_same = rng.permutation(pairs) < pairs // 2
     # Rounded, so that many scores are equal.
     return np.round(rng.normal(is_same.astype(float), 0.8), decimals), is_same
 
 
-@pytest.mark.parametrize("far", [0.0, 0.004, 0.01, 0.1, 0.5, 1.0])
+# In floating point 0.29 * 200, of so many different pairs, is below 58.
+@pytest.mark.parametrize("far", [0.0, 0.004, 0.01, 0.1, 0.29, 0.5, 1.0])
 def test_tar_is_the_best_of_all_thresholds_that_keep_the_far(far):
     for seed in range(5):
         scores, is_same = scores_and_truth(seed)
@@ -24,9 +25,10 @@ def test_tar_is_the_best_of_all_thresholds_that_keep_the_far(far):
         assert metrics.tar_at_far(scores, is_same, far) == pytest.approx(expected)
 
 
-def test_accuracy_is_that_of_the_best_threshold_on_the_other_folds():
+@pytest.mark.parametrize("num_folds", [2, 10, 60])
+def test_accuracy_is_that_of_the_best_threshold_on_the_other_folds(num_folds):
     scores, is_same = scores_and_truth(3, pairs=60, decimals=1)
-    folds = np.array_split(np.arange(60), 10)
+    folds = np.array_split(np.arange(60), num_folds)
     expected = []
     for fold in folds:
         others = np.setdiff1d(np.arange(60), fold)
@@ -34,7 +36,15 @@ def test_accuracy_is_that_of_the_best_threshold_on_the_other_folds():
         right = [np.sum((scores[others] >= t) == is_same[others]) for t in candidates]
         threshold = candidates[int(np.argmax(right))]  # The lowest of several.
         expected.append(np.mean((scores[fold] >= threshold) == is_same[fold]))
-    np.testing.assert_allclose(metrics.fold_accuracies(scores, is_same), expected)
+    found = metrics.fold_accuracies(scores, is_same, num_folds)
+    np.testing.assert_allclose(found, expected)
+
+
+def test_to_accept_no_pair_may_be_best():
+    scores, is_same = np.array([12, 11, 10, 9, 13, 8, 7, 6]), [0, 0, 0, 1, 0, 1, 0, 1]
+    # In the first half none is best; in the second as good as all, which is lower.
+    accuracies = metrics.fold_accuracies(scores, is_same, 2)
+    np.testing.assert_array_equal(accuracies, [1 / 4, 1 / 2])
 
 
 def test_pairs_are_what_they_say():
