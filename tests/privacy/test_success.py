@@ -107,3 +107,4 @@ def test_equal_scores_are_one_group():
     for few in (0, 1):
         assert success.two_groups(np.ones(few)).tolist() == [False] * few
     assert list(success.two_groups(np.array([0.0, 1, 1]))) == [False, True, True]
+    assert list(success.two_groups(np.array([0.0, 1]))) == [False, True]
