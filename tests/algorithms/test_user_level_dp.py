@@ -350,7 +350,7 @@ def record_with_twice_the_clip(clip, estimate, delta):
     return RIGHT_RECORD(2 * clip, estimate, delta)
 
 
-# What would go wrong: noise, clipping, the count of rounds.
+# What would go wrong: noise, clipping.
 MUTANTS = {
     "half of the noise": ("_split", lambda z, *_: (z / 2, 0.0)),
     "half of the clipping": ("_record", record_with_twice_the_clip),
