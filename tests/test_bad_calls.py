@@ -100,6 +100,7 @@ CLIENTS = tff.simulation.datasets.TestClientData(
     {"ann": {"image": IMAGES, "label": LABELS}}
 )
 from_arrays = FederatedDataset.from_arrays
+from_client_data = FederatedDataset.from_client_data
 
 
 def task(max_label=4):
@@ -330,12 +331,20 @@ CALLS = [
     (lambda: from_arrays({"ann": PAIR}, PAIR, num_classes=4.5), "num_classes=4.5 must"),
     (lambda: from_arrays({"ann": PAIR}, None), "the test must have .images, labels"),
     (
-        lambda: FederatedDataset.from_client_data({"ann": PAIR}, PAIR),
+        lambda: from_client_data({"ann": PAIR}, PAIR),
         "train must be a tff.simulation.datasets.ClientData, found",
     ),
     (
-        lambda: FederatedDataset.from_client_data(CLIENTS, PAIR),
+        lambda: from_client_data(CLIENTS, PAIR),
         "test must be a tff.simulation.datasets.ClientData, or a tf.data.Dataset",
+    ),
+    (
+        lambda: from_client_data(CLIENTS, examples(IMAGES[:, :1])),
+        r"test examples are .*shape=\(1, 2, 1\).*; expected .*shape=\(2, 2, 1\)",
+    ),
+    (
+        lambda: from_client_data(CLIENTS, examples().map(lambda e: e["image"])),
+        "examples are TensorSpec.*; expected `image` and `label`, or an example_fn",
     ),
     (lambda: tasks.Classification(PAIR, PHI), "dataset must be a FederatedDataset"),
     (

@@ -164,15 +164,15 @@ class FederatedDataset:
         check_kind("train", train, tff.simulation.datasets.ClientData, wanted)
         held_out = tff.simulation.datasets.ClientData | tf.data.Dataset
         check_kind("test", test, held_out, f"{wanted}, or a tf.data.Dataset")
-        if example_fn is None:
-            example_fn = _image_and_label
-            spec = train.element_type_structure
-            if not (isinstance(spec, Mapping) and {"image", "label"} <= spec.keys()):
-                cure = "expected `image` and `label`, or an example_fn"
-                raise InvalidInputError(f"{name}: examples are {spec}; {cure}.")
+        pair_of = example_fn or _image_and_label
 
         def mapped(data: tf.data.Dataset) -> tf.data.Dataset:
-            pairs = data.map(lambda *parts: tuple(example_fn(*parts)))
+            spec = data.element_spec
+            is_named = isinstance(spec, Mapping) and {"image", "label"} <= spec.keys()
+            if example_fn is None and not is_named:
+                cure = "expected `image` and `label`, or an example_fn"
+                raise InvalidInputError(f"{name}: examples are {spec}; {cure}.")
+            pairs = data.map(lambda *parts: tuple(pair_of(*parts)))
             _check_element(*pairs.element_spec)
             return pairs.map(
                 lambda image, label: clients_lib.to_element(
@@ -196,6 +196,11 @@ class FederatedDataset:
         if isinstance(test, tff.simulation.datasets.ClientData):
             test = test.create_tf_dataset_from_all_clients(seed=0)
         test = mapped(test)
+        found, expected = test.element_spec, examples.element_type_structure
+        if found != expected:
+            raise InvalidInputError(
+                f"{name}: test examples are {found}; expected {expected}."
+            )
         labels = _labels_of(test)
         _check_test_labels(labels, num_classes, test_is_unseen)
         return cls(
