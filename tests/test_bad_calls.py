@@ -96,9 +96,15 @@ def client(images=IMAGES, labels=LABELS, seed=SEED):
 
 
 PAIR = IMAGES, LABELS
-CLIENTS = tff.simulation.datasets.TestClientData(
-    {"ann": {"image": IMAGES, "label": LABELS}}
-)
+
+
+def client_data(labels):
+    return tff.simulation.datasets.TestClientData(
+        {"ann": {"image": IMAGES, "label": labels}}
+    )
+
+
+CLIENTS = client_data(LABELS)
 from_arrays = FederatedDataset.from_arrays
 from_client_data = FederatedDataset.from_client_data
 
@@ -337,6 +343,14 @@ CALLS = [
     (
         lambda: from_client_data(CLIENTS, PAIR),
         "test must be a tff.simulation.datasets.ClientData, or a tf.data.Dataset",
+    ),
+    (
+        lambda: from_client_data(client_data(LABELS + 2**32), examples()),
+        "client data needs a client, and labels from 0 to 2.31 - 1",
+    ),
+    (
+        lambda: from_client_data(CLIENTS, examples(labels=LABELS + 2**32)),
+        "expected test images with labels in 0..2",
     ),
     (
         lambda: from_client_data(CLIENTS, examples(IMAGES[:, :1])),

@@ -175,9 +175,7 @@ class FederatedDataset:
             pairs = data.map(lambda *parts: tuple(pair_of(*parts)))
             _check_element(*pairs.element_spec)
             return pairs.map(
-                lambda image, label: clients_lib.to_element(
-                    image, tf.cast(label, tf.int32)
-                )
+                lambda image, label: clients_lib.to_element(image, _as_int32(label))
             )
 
         examples = train.preprocess(mapped)
@@ -190,7 +188,8 @@ class FederatedDataset:
                 sizes[client_id] = len(labels)
                 positives[client_id] = np.unique(labels).astype(np.int32)
         if min((classes[0] for classes in positives.values()), default=-1) < 0:
-            raise InvalidInputError(f"{name} needs a client, and labels from 0 on.")
+            wanted = "a client, and labels from 0 to 2^31 - 1"
+            raise InvalidInputError(f"{name} needs {wanted}.")
         largest = max(int(classes[-1]) for classes in positives.values())
         num_classes = _checked_num_classes(num_classes, largest)
         if isinstance(test, tff.simulation.datasets.ClientData):
@@ -358,6 +357,12 @@ def _labels_of(data: tf.data.Dataset) -> np.ndarray:
     batches = data.map(lambda example: example["label"]).batch(_BATCH)
     parts = [np.zeros(0, np.int64), *batches.as_numpy_iterator()]
     return np.concatenate(parts)
+
+
+def _as_int32(label: tf.Tensor) -> tf.Tensor:
+    """Returns a label as int32[]; -1, which is refused, if it is too large."""
+    converted = tf.cast(label, tf.int32)
+    return tf.where(tf.equal(tf.cast(converted, label.dtype), label), converted, -1)
 
 
 def _image_and_label(example: Mapping[str, tf.Tensor]) -> tuple[tf.Tensor, tf.Tensor]:
