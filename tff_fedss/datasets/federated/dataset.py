@@ -113,6 +113,8 @@ class FederatedDataset:
         wanted = "a mapping from client ids to (images, labels)"
         check_kind("clients", clients, Mapping, wanted)
         check_range("the number of clients", len(clients), 1)
+        for client_id in clients:
+            check_kind("a client id", client_id, str, "a string")
         first = np.asarray(next(iter(clients.values()))[0])
         checked = {
             client_id: _checked_arrays(arrays, first, f"client {client_id!r}")
