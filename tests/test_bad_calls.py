@@ -379,6 +379,10 @@ CALLS = [
         "model has regularizers",
     ),
     (lambda: run(algorithms.build_fedss), "process must be a LearningProcess"),
+    (
+        lambda: run(training.for_programs(toy.build())),
+        "process must be a LearningProcess, such as .*; its clients are <image=",
+    ),
     (lambda: run(a_task=task().dataset), "task must be one of tasks"),
     (lambda: run(build(n=14)), "process is for .*14, .* task for .*13, "),
     (lambda: run(cohort_size=9).run_round(), "cohort_size=9 must .* at most 3"),

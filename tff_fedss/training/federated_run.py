@@ -210,13 +210,14 @@ class FederatedRun(Run):
 def _check_fits(
     process: tff.learning.templates.LearningProcess, task: FederatedTask
 ) -> None:
-    wanted = "a LearningProcess, such as algorithms.build_fedss makes"
-    errors.check_kind(
-        "process", process, tff.learning.templates.LearningProcess, wanted
-    )
+    made = "a LearningProcess, such as algorithms.build_fedss makes"
+    errors.check_kind("process", process, tff.learning.templates.LearningProcess, made)
     errors.check_kind("task", task, FederatedTask, "one of tasks for clients' data")
+    clients = process.next.type_signature.parameter[1].member
+    if not hasattr(clients, "data"):
+        raise TypeError(f"process must be {made}; its clients are {clients}.")
     *_, w = process.get_model_weights.type_signature.result.trainable
-    data = process.next.type_signature.parameter[1].member.data
+    data = clients.data
     dataset, shape = task.dataset, task.dataset.image_shape
     if isinstance(data, tff.SequenceType):  # Otherwise clients make it from `dataset`.
         shape = tuple(data.element.image.shape)
