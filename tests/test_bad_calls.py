@@ -252,6 +252,18 @@ CALLS = [
         ),
         "rows_aggregator is a SparseRowsFactory, which takes other values",
     ),
+    (
+        lambda: build(
+            PHI,
+            N,
+            SETS,
+            None,
+            ServerUpdate(
+                rows_aggregator=aggregation.ScatteredRowsFactory(MEAN, num_classes=12)
+            ),
+        ),
+        r"aggregator's W is of shape \(12, 3\), expected \(13, 3\): .* num_classes",
+    ),
     (lambda: ServerUpdate(after_step=1), "after_step must be a function from W to"),
     (
         lambda: algorithms.compose_dataset_computation(examples, toy.build()),
@@ -270,6 +282,7 @@ CALLS = [
         lambda: private(adaptive_clip=AdaptiveClip()),
         "noise_multiplier=1.0 must be below 2 count_stddev",
     ),
+    (lambda: private(adaptive_clip=0.5), "adaptive_clip must be an Ad.*, found 0.5"),
     (lambda: private(adaptive_clip=AdaptiveClip(1.5)), "quantile=1.5 .* at most 1"),
     (lambda: algorithms.build_sparse_sgdm(-1.0), "learning_rate=-1.0 .* at least 0"),
     (lambda: algorithms.build_sparse_sgdm(1, 2), "momentum=2 must .* at most 1"),

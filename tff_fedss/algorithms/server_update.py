@@ -92,6 +92,10 @@ def build_step(update: settings.ServerUpdate) -> tff.Computation:
             mean = tf.nest.map_structure(tf.identity, mean)
         phi_gradient = tf.nest.map_structure(tf.negative, tuple(mean.phi))
         if tf.is_tensor(mean.w):
+            expected = state.classifier.shape
+            if not mean.w.shape.is_compatible_with(expected):
+                found = f"of shape {mean.w.shape}, expected {expected}"
+                raise ValueError(f"the aggregator's W is {found}: see its num_classes.")
             w_gradient = -mean.w
         else:
             shape = tf.constant(state.classifier.shape.as_list())

@@ -290,6 +290,7 @@ def _split(
     """
     if adaptive_clip is None:
         return noise_multiplier, 0.0
+    errors.check_kind("adaptive_clip", adaptive_clip, AdaptiveClip, "an AdaptiveClip")
     errors.check_range("quantile", adaptive_clip.quantile, 0, 1)
     errors.check_range("learning_rate", adaptive_clip.learning_rate, 0)
     if not noise_multiplier:
