@@ -239,6 +239,7 @@ def test_what_is_no_encoder_is_refused(write, message, keras_file, tmp_path):
     "name, kind, message",
     [
         ("x.h5", "keras", "must end in .keras"),
+        ("x.h5", "h5", "kind='h5' must be one of keras, saved_model"),
         ("folder", "tflite", "is no encoder"),
         ("folder", "saved_model", "is no encoder"),
         ("folder/file", "saved_model", "is no encoder"),
@@ -254,6 +255,13 @@ def test_nothing_else_is_overwritten(name, kind, message, phi, tmp_path):
 
 
 # --- What comes before phi --------------------------------------------------------
+
+
+def test_a_crop_is_not_larger_than_the_image():
+    """The pixels of several images would be reshaped to one."""
+    with pytest.raises(InvalidInputError, match="resize_size=4 must be at least 8"):
+        ImageInput(8, resize_size=4)
+
 
 INPUT_SIZES = ((28, 28), (105, 105), (37, 91), (200, 33), (10, 12), (29, 130), (64, 64))
 

@@ -27,7 +27,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_fedss import files, unpacking
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_choice
 from tff_fedss.models import foreign_files
 from tff_fedss.models.cosine_classifier import unit
 from tff_fedss.models.image_input import ImageInput
@@ -165,6 +165,7 @@ def check_output(path: str | os.PathLike, kind: str) -> None:
     Raises:
         InvalidInputError: If it may not.
     """
+    check_choice("kind", kind, FORMATS)
     path = pathlib.Path(path)
     if kind in ("keras", "onnx") and path.suffix != f".{kind}":
         raise InvalidInputError(f"{path} must end in .{kind}.")

@@ -9,6 +9,8 @@ import dataclasses
 
 import tensorflow as tf
 
+from tff_fedss.errors import check_range
+
 # Pillow's weights of pixels (Resample.c): in fixed point, horizontally and then
 # vertically, with 8 bits in between.
 _PILLOW_BITS = 22
@@ -41,9 +43,10 @@ class ImageInput:
     inverted: bool = False
 
     def __post_init__(self):
-        """Fills in the size."""
+        """Fills in the size, and checks it."""
         if self.resize_size is None:
             object.__setattr__(self, "resize_size", self.image_size)
+        check_range("resize_size", self.resize_size, self.image_size)
 
     def __call__(self, images: tf.Tensor, of_basic_ops: bool = False) -> tf.Tensor:
         """Preprocesses images.
