@@ -249,6 +249,8 @@ def test_no_place_among_clients_goes_short():
     "partitioner, message",
     [
         (Iid(601), "clients=601 must be at least 1 and at most 600"),
+        (Iid(2.5), "clients=2.5 must be a whole number"),
+        (Quantity(clients=10, min_size=1.5), "min_size=1.5 must be a whole number"),
         (Dirichlet(0.01, 100), "100 draws with alpha=0.01 left one of 100 clients"),
         (Quantity(clients=10, min_size=61), "min_size=61 .* and at most 60"),
         (Classes(11, 2), "2 clients of 11 classes each are 22 places; expected"),

@@ -41,7 +41,7 @@ class Partitioner(abc.ABC):
 def _num_clients(clients: int | None, labels: np.ndarray) -> int:
     if clients is None:
         clients = max(1, round(len(labels) / _IMAGES_PER_CLIENT))
-    check_range("clients", clients, 1, len(labels))
+    check_range("clients", clients, 1, len(labels), whole=True)
     return clients
 
 
@@ -186,7 +186,7 @@ class Quantity(Partitioner):
         """See the base class."""
         num_images, num_clients = len(labels), _num_clients(self.clients, labels)
         check_range("sigma", self.sigma, 0)
-        check_range("min_size", self.min_size, 1, num_images // num_clients)
+        check_range("min_size", self.min_size, 1, num_images // num_clients, whole=True)
         shares = rng.standard_normal(num_clients) * self.sigma
         shares = np.exp(shares - shares.max())
         spare = num_images - num_clients * self.min_size
