@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tff_fedss.datasets.federated.preprocessing import TracedOnce
 from tff_fedss.tasks import FederatedTask
 from tff_fedss.training.federated_run import client_selection_fn
 
@@ -104,7 +105,7 @@ class DataSource(tff.program.FederatedDataSource):
                 """Returns the arguments of k clients for the next round."""
                 self._round_num += 1
                 clients = client_selection_fn(task, k, seed)(self._round_num)
-                return [_packed(client["data"], client["seed"]) for client in clients]
+                return [_packed(c["data"], tf.constant(c["seed"])) for c in clients]
 
             @classmethod
             def from_bytes(cls, buffer: bytes) -> "Iterator":
@@ -127,5 +128,8 @@ class DataSource(tff.program.FederatedDataSource):
         return self._iterator_class(0)
 
 
-def _packed(data: tf.data.Dataset, seed: np.ndarray) -> tf.data.Dataset:
-    return data.map(lambda example: collections.OrderedDict(example, **{_SEED: seed}))
+_packed = TracedOnce(
+    lambda data, seed: data.map(
+        lambda example: collections.OrderedDict(example, **{_SEED: seed})
+    )
+)

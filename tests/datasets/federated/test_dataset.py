@@ -165,6 +165,24 @@ def test_examples_of_other_structure():
         FederatedDataset.from_client_data(data, data)
 
 
+def test_example_fn_is_traced_once_for_all_clients():
+    """TensorFlow frees no function of a data set that a graph has read."""
+    traced = []
+
+    def example_fn(example):
+        traced.append(example)
+        label = example["label"]
+        if label > 0:  # AutoGraph converts it.
+            label = tf.identity(label)
+        return example["image"], label
+
+    data = in_memory(None)
+    dataset = FederatedDataset.from_client_data(data, data, example_fn=example_fn)
+    num_traced = len(traced)
+    of_clients(dataset)
+    assert len(traced) == num_traced
+
+
 def test_clients_without_examples_are_left_out():
     clients = {k: to_element(*v) for k, v in CLIENTS.items()}
     data = tff.simulation.datasets.TestClientData(clients)

@@ -12,7 +12,7 @@ import tensorflow_federated as tff
 from tff_fedss import progress
 from tff_fedss.datasets import fingerprint
 from tff_fedss.datasets.federated import clients as clients_lib
-from tff_fedss.datasets.federated.preprocessing import Preprocessing
+from tff_fedss.datasets.federated.preprocessing import Preprocessing, TracedOnce
 from tff_fedss.datasets.fingerprint import Fingerprint
 from tff_fedss.errors import InvalidInputError, check_kind, check_range
 
@@ -166,7 +166,7 @@ class FederatedDataset:
         check_kind("train", train, tff.simulation.datasets.ClientData, wanted)
         held_out = tff.simulation.datasets.ClientData | tf.data.Dataset
         check_kind("test", test, held_out, f"{wanted}, or a tf.data.Dataset")
-        pair_of = example_fn or _image_and_label
+        pair_of = tf.function(example_fn) if example_fn else _image_and_label
 
         def mapped(data: tf.data.Dataset) -> tf.data.Dataset:
             spec = data.element_spec
@@ -180,7 +180,10 @@ class FederatedDataset:
                 lambda image, label: clients_lib.to_element(image, _as_int32(label))
             )
 
-        examples = train.preprocess(mapped)
+        for client_id in train.client_ids[:1]:
+            # Its errors, here without the lines that a graph adds.
+            mapped(train.create_tf_dataset_for_client(client_id))
+        examples = train.preprocess(TracedOnce(mapped))
         sizes, positives = {}, {}
         for client_id in progress.bar(
             f"Reading {name}", unit="clients", items=train.client_ids
