@@ -398,6 +398,7 @@ CALLS = [
     ),
     (lambda: run(a_task=task().dataset), "task must be one of tasks"),
     (lambda: run(build(n=14)), "process is for .*14, .* task for .*13, "),
+    (lambda: training.Checkpoints("x", keep=0), "keep=0 must be at least 1"),
     (lambda: run(cohort_size=9).run_round(), "cohort_size=9 must .* at most 3"),
     (
         lambda: run(build(sets=ClassSets(2, 4))).run_round(),

@@ -257,10 +257,18 @@ def test_nothing_else_is_overwritten(name, kind, message, phi, tmp_path):
 # --- What comes before phi --------------------------------------------------------
 
 
-def test_a_crop_is_not_larger_than_the_image():
-    """The pixels of several images would be reshaped to one."""
-    with pytest.raises(InvalidInputError, match="resize_size=4 must be at least 8"):
-        ImageInput(8, resize_size=4)
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        # The pixels of several images would be reshaped to one.
+        (dict(resize_size=4), "resize_size=4 must be at least 8"),
+        (dict(channels=2), "channels=2 must be 1 or 3"),
+        (dict(resizing="area"), "resizing='area' must be one of antialias, box, bil"),
+    ],
+)
+def test_bad_preprocessing_is_refused(arguments, message):
+    with pytest.raises(InvalidInputError, match=message):
+        ImageInput(8, **arguments)
 
 
 INPUT_SIZES = ((28, 28), (105, 105), (37, 91), (200, 33), (10, 12), (29, 130), (64, 64))

@@ -9,7 +9,7 @@ import dataclasses
 
 import tensorflow as tf
 
-from tff_fedss.errors import check_range
+from tff_fedss.errors import InvalidInputError, check_choice, check_range
 
 # Pillow's weights of pixels (Resample.c): in fixed point, horizontally and then
 # vertically, with 8 bits in between.
@@ -43,10 +43,13 @@ class ImageInput:
     inverted: bool = False
 
     def __post_init__(self):
-        """Fills in the size, and checks it."""
+        """Fills in the size, and checks the arguments."""
         if self.resize_size is None:
             object.__setattr__(self, "resize_size", self.image_size)
         check_range("resize_size", self.resize_size, self.image_size)
+        check_choice("resizing", self.resizing, ("antialias", *_PILLOW_SUPPORT))
+        if self.channels not in (1, 3):
+            raise InvalidInputError(f"channels={self.channels} must be 1 or 3.")
 
     def __call__(self, images: tf.Tensor, of_basic_ops: bool = False) -> tf.Tensor:
         """Preprocesses images.

@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 
 from tff_fedss import files, models
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_range
 
 _NAME = re.compile(r"round_(\d+)\.npz")
 _HALF_WRITTEN = ".round_*.tmp"
@@ -39,6 +39,7 @@ class Checkpoints:
 
         The folder need not exist.
         """
+        check_range("keep", keep, 1, whole=True)
         self._folder = pathlib.Path(folder)
         self._keep = keep
         self._newest: int | None = None
