@@ -3,7 +3,7 @@
     ./run.sh table moco/1 --scale=mini --data_dir=CIFAR10
     ./run.sh table moco/4 --scale=mini --data_dir=CIFAR10
     ./run.sh table moco/oracle --data_dir=CIFAR10
-    ./run.sh table moco/gammas --data_dir=CIFAR10 --seeds=0
+    ./run.sh table moco/gammas --data_dir=CIFAR10
     ./run.sh table moco/1 --scale=paper
 
 B, C and D start from A with gamma = 0 and the same seed, whose views they see again, in

@@ -12,7 +12,7 @@ def scores_and_truth(seed, pairs=400, decimals=2):
     return np.round(rng.normal(is_same.astype(float), 0.8), decimals), is_same
 
 
-# In floating point 0.29 * 200, of so many different pairs, is below 58.
+# In floating point 0.29 * 200 (200 different pairs) is below 58.
 @pytest.mark.parametrize("far", [0.0, 0.004, 0.01, 0.1, 0.29, 0.5, 1.0])
 def test_tar_is_the_best_of_all_thresholds_that_keep_the_far(far):
     for seed in range(5):
