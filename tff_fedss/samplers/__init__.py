@@ -51,7 +51,7 @@ def _quadratic(options: SamplerOptions) -> ClassSampler:
 
     kernel = kernels.QuadraticKernel(options.embedding_dim, options.alpha)
     # In a bucket a class costs d and not d^2 / 2: with d / 2 classes, bucket and node
-    # cost the same (also the choice of Blanc and Steffen).
+    # cost the same (also the choice of Blanc and Rendle).
     leaf_size = options.leaf_size or max(options.embedding_dim // 2, 1)
     return kernel_sampler.KernelSampler(options.num_classes, kernel, leaf_size)
 

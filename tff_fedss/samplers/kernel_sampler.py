@@ -3,7 +3,7 @@
 For a kernel K(h, c) = phi(h) . phi(c) with F features, the weight of any set of classes
 is phi(h) . sum phi(c_i). So a class is drawn by descending a tree over the classes,
 choosing a branch at each node by the product of phi(h) with the sum under the branch
-(Blanc and Steffen, ICML 2018; Rawat et al., RF-softmax).
+(Blanc and Rendle, ICML 2018; Rawat et al., RF-softmax).
 """
 
 import numpy as np

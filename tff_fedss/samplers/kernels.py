@@ -68,7 +68,7 @@ class Kernel(abc.ABC):
 
 
 class QuadraticKernel(Kernel):
-    """K(h, c) = alpha (h.c)^2 + 1 (Blanc and Steffen, ICML 2018).
+    """K(h, c) = alpha (h.c)^2 + 1 (Blanc and Rendle, ICML 2018).
 
     The poster's phi(z) = [sqrt(alpha) z (x) z, 1] has every product z_i z_j twice. With
     each once, times sqrt(2), the kernel is the same with d (d + 1) / 2 + 1 features.
