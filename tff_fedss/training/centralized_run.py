@@ -28,8 +28,9 @@ def pooled_batches(
 
 
 # What counts as an update of the federated run: "client_steps", each step of a client,
-# so that a round here has sum_k ceil(n_k / batch size) steps over the cohort and as
-# many images; "rounds", each step of the server, one a round.
+# so that a round here has sum_k ceil(n_k / batch size) steps over the cohort, and more
+# images, since a client's last mini-batch may be short; "rounds", each step of the
+# server, one a round.
 CENTRALIZED_UPDATES = ("client_steps", "rounds")
 
 
