@@ -16,8 +16,9 @@ would give 10^16; the text says "at every epoch", which is implemented here.
 The paper contradicts itself on the mini-batches of the embedding network: sections 4.1
 and 4.3 have "randomly sampled mini-batches of size 64", Algorithm 1 has neighbourhoods
 of clusters (lines 13 and 25). The Magnet loss is defined on neighbourhoods, so these
-are drawn here. Line 21 refreshes the index when epoch e equals R; we read this as a
-refresh every R epochs.
+are drawn here. Section 4.3 uses VGG-16 "without any fine-tuning", and trains it with
+Adam; here it is trained, from random weights. Line 21 refreshes the index when epoch e
+equals R; we read this as a refresh every R epochs.
 """
 
 import dataclasses
