@@ -1,4 +1,4 @@
-"""Language model task: predict each next word (RF-softmax, figures (a) to (d))."""
+"""Language model task: predict each next word (RF-softmax, figures (a) to (c))."""
 
 import functools
 from collections.abc import Iterator
