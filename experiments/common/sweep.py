@@ -7,7 +7,8 @@
 
 runs every cell of the table (see experiments/PAPER/cells.py) with its seeds and writes
 the table, beside the paper's numbers, and the figures into the results folder.
-`--scale=paper` takes the paper's own settings.
+`--scale=paper` takes the paper's own settings; the start of FedSS's Tables 1, 2 and 4
+from ImageNet-1k is --pretrained.
 
 A run that is done is skipped, one that was stopped or killed resumes from its last
 checkpoint, and one that fails is reported and stops no other. So the same command

@@ -19,7 +19,7 @@ _VALIDATION = dict(validation_share=0.1, on_validation=True)
 
 # A.2: what all data sets share.
 _COMMON = dict(batch_size=32, embedding_dim=64)
-# 4.2 and A.2: photographs at 224 pixels, from ImageNet-1k.
+# 4.2 and A.2: photographs at 224 pixels, from ImageNet-1k: give the table --pretrained.
 _PAPER = dict(
     _COMMON,
     image_size=224,
