@@ -76,7 +76,8 @@ def table_2(prefix: str, common: Mapping[str, Any]) -> list[Cell]:
 def figure_6(prefix: str, common: Mapping[str, Any], positives: int) -> list[Cell]:
     """FedSS with m, and NegOnly with as many pushing classes: m + |P_k| - 1.
 
-    Both are in the column of m.
+    Both are in the column of m. `positives` is the mean |P_k|: every client draws as
+    many, also one with more or fewer classes (Landmarks).
     """
     more = positives - 1
     sizes = {"neg_only": [m + more for m in SIZES]}

@@ -120,8 +120,8 @@ def of_figure_6(title: str, cells: Sequence[Cell], results: str) -> Table:
         is_pivot=True,
         pairs=tuple(zip(rows[:2], rows[2:], strict=True)),
         notes=(
-            "NegOnly draws m + |P_k| - 1 negatives, so that as many classes push an "
-            "input away as in FedSS with m (4.4).",
+            "NegOnly draws m + |P_k| - 1 negatives, with the clients' mean |P_k|, so "
+            "that as many classes push an input away as in FedSS with m (4.4).",
         ),
         draw=draw_composition,
     )
