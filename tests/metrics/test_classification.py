@@ -76,13 +76,18 @@ def test_features_that_have_collapsed_are_near_no_centre(feature):
 
 
 @pytest.mark.parametrize(
-    "labels, message",
-    [([0, 0, 0], "two classes"), ([0, 1, 2], "two images"), ([0, 1], "found")],
+    "value, labels, message",
+    [
+        (1, [0, 0, 0], "two classes"),
+        (1, [0, 1, 2], "two images"),
+        (1, [0, 1], "found"),
+        (np.inf, [0, 0, 1], "finite"),
+    ],
 )
-def test_classes_that_have_no_centre_to_compare_are_an_error(labels, message):
+def test_classes_that_have_no_centre_to_compare_are_an_error(value, labels, message):
     for measure in (metrics.center_accuracy, metrics.retrieval_scores):
         with pytest.raises(ValueError, match=message):
-            measure(np.eye(3), np.array(labels))
+            measure(np.full([3, 3], value), np.array(labels))
 
 
 def data(seed, count, spread):
@@ -125,6 +130,7 @@ def test_a_feature_that_never_changes_says_nothing():
 @pytest.mark.parametrize(
     "features, expected",
     [
+        ([[1, 0]], 1),
         ([[1, 0], [2, 0]], 1),
         ([[0, 0], [1, 0]], 0),
         ([[0, 0], [1, 0], [1, 0]], 1 / 3),
@@ -133,5 +139,6 @@ def test_a_feature_that_never_changes_says_nothing():
 )
 def test_the_mean_cosine_of_pairs(features, expected):
     cosine = metrics.MeanCosine()
-    cosine.add(np.array(features, np.float32))
+    for part in np.array_split(np.array(features, np.float32), 2):
+        cosine.add(part)
     assert cosine.value == pytest.approx(expected)
