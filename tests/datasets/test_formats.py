@@ -1,16 +1,18 @@
 """Each kind of image file, whole or damaged, as TensorFlow and Pillow see it."""
 
+import io
+
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image
+from PIL import Image, ImageOps
 
 from tests.datasets.images import own_images
 from tests.refusals import refused
 from tff_fedss.datasets import formats
 
 PIXELS = own_images.picture(0)
-_TRANSPOSED = 6  # Exif: to be turned by 90 degrees clockwise.
+_ORIENTATION, _TRANSPOSED = 0x0112, 6  # Exif: to be turned by 90 degrees clockwise.
 
 
 def seen(encoded):
@@ -56,20 +58,19 @@ def test_sixteen_bits():
     np.testing.assert_array_equal(formats.pixels(encoded), expected)
     np.testing.assert_allclose(seen(encoded).astype(int), expected, atol=1)
     exif = Image.Exif()
-    exif[0x0112] = _TRANSPOSED
+    exif[_ORIENTATION] = _TRANSPOSED
     encoded = own_images.encoded(Image.fromarray(grey), exif=exif)
     np.testing.assert_array_equal(seen(encoded), np.rot90(expected, -1))
 
 
+@pytest.mark.parametrize("orientation", range(2, 9))
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
-def test_photographs_stand_upright(kind):
+def test_photographs_stand_upright(kind, orientation):
     exif = Image.Exif()
-    exif[0x0112] = _TRANSPOSED
-    flat = np.zeros((12, 10, 3), np.uint8)
-    flat[:, :5] = 250  # The left is bright; turned clockwise, the top is.
-    upright = seen(own_images.encoded(flat, kind, exif=exif))
-    assert upright.shape == (10, 12, 3)
-    assert upright[:4].mean() > 200 > 50 > upright[6:].mean()
+    exif[_ORIENTATION] = orientation
+    encoded = own_images.encoded(PIXELS, kind, exif=exif)
+    upright = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
+    np.testing.assert_array_equal(seen(encoded), upright)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
@@ -162,10 +163,7 @@ def test_damage_is_found_where_tensorflow_finds_it_and_nowhere_else():
     ("content", "reason"),
     [
         (b"", "is no whole JPEG or PNG .0 bytes"),
-        (b"<html>Not found</html>", "is no whole JPEG or PNG .22 bytes"),
-        (own_images.encoded(_photo(), "GIF"), "is no whole JPEG or PNG"),
         (own_images.encoded(_photo(), "BMP"), "is no whole JPEG or PNG"),
-        (_WHOLE["jpeg"][:3], "is no whole JPEG or PNG .3 bytes"),
         (_WHOLE["jpeg"][:-40], "cut off or damaged .*truncated"),
         (_WHOLE["png"][:-4], "cut off or damaged .*its end is missing"),
     ],
