@@ -140,13 +140,13 @@ def test_each_image_is_blurred_by_its_own_sigma(images):
 
 def test_a_draw_decides_each_part_alone(images):
     stack = np.repeat(images[:1].astype(np.float32) / 255, 5, 0)
-    # Nothing but what a row turns on: jitter, grayscale, blur and flip are off.
-    draws = np.full([5, augmentation.NUM_DRAWS], 0.99, np.float32)
-    draws[1, 8] = 0.0  # flip
-    draws[2, 5] = 0.0  # grayscale
-    draws[3, 6:8] = 0.0, 0.5  # blur
-    draws[4, :5] = 0.0, 1.0, 0.5, 0.5, 0.5  # jitter: brightness alone
-    same, flipped, grey, blurred, bright = augmentation.distort(stack, draws, blur=True)
+    # At its share jitter, grayscale, blur and flip are off; below, a row turns one on.
+    draws = np.tile(np.float32([0.8, 0, 0.25, 0.75, 1, 0.2, 0.5, 0.5, 0.5]), [5, 1])
+    draws[1, 8] = 0.49  # flip
+    draws[2, 5] = 0.19  # grayscale
+    draws[3, 6] = 0.49  # blur
+    draws[4, 0] = 0.79  # jitter
+    same, flipped, grey, blurred, other = augmentation.distort(stack, draws, blur=True)
     np.testing.assert_array_equal(same, stack[0])
     np.testing.assert_array_equal(flipped, stack[0, :, ::-1])
     np.testing.assert_allclose(grey[..., 0], gray(stack[0]), atol=1e-6)
@@ -155,7 +155,9 @@ def test_a_draw_decides_each_part_alone(images):
     np.testing.assert_allclose(
         blurred, augmentation.gaussian_blur(stack[:1], column([sigma]))[0], atol=1e-6
     )
-    np.testing.assert_allclose(bright, np.clip(1.4 * stack[0], 0, 1), atol=1e-5)
+    factors = map(column, ([0.6], [0.8], [1.2], [0.1]))
+    expected = augmentation.jitter(stack[:1], *factors)[0]
+    np.testing.assert_allclose(other, expected, atol=1e-5)
     sharp = augmentation.distort(stack, draws, blur=False)
     np.testing.assert_array_equal(sharp[3], stack[0])
 
