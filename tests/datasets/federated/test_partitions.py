@@ -205,6 +205,7 @@ def test_natural_clients_are_those_of_the_data():
 def test_iid_clients_are_alike():
     found = split(Iid(7))
     assert found.sizes.max() - found.sizes.min() <= 1
+    assert [Iid().split(LABELS[:k], _rng()).num_clients for k in (9, 260)] == [1, 3]
     counts = _counts(found, LABELS)
     # 60 images of a class on 7 clients, 8.6 on average, standard deviation 2.7.
     assert counts.min() >= 1 and counts.max() <= 20

@@ -45,7 +45,8 @@ def of_clients(dataset):
 
 @pytest.mark.parametrize("test", ["images", "clients", "given", None])
 def test_known_classes_are_held_out(index, test):
-    dataset = load(index, test=test)
+    # A share of less than half a client is one client.
+    dataset = load(index, test=test, test_share=0.1)
     assert dataset.num_classes == CLASSES and not dataset.test_is_unseen
     train = np.concatenate(list(of_clients(dataset).values()))
     held_out = labels_of(dataset.test_examples())
@@ -72,11 +73,13 @@ def test_a_note_counts_the_classes_that_validation_takes(index):
     assert "stay in n" not in load(index, partition=Natural(), **options).note
 
 
-def test_a_share_of_each_class(index):
-    dataset = load(index, test="images", test_share=0.5)
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_a_share_of_each_class_leaves_one_image(index, share):
+    dataset = load(index, test="images", test_share=share)
     sizes = np.bincount(labels_of(dataset.test_examples()), minlength=CLASSES)
     given = np.bincount(index.labels[index.splits == layout.TRAIN])
-    np.testing.assert_array_equal(sizes, np.round(given / 2))
+    expected = np.minimum(np.round(given * share), given - 1)
+    np.testing.assert_array_equal(sizes, expected)
 
 
 def test_unseen_classes_are_held_out(index):
@@ -89,9 +92,26 @@ def test_unseen_classes_are_held_out(index):
 def test_public_classes_are_on_no_client(index):
     dataset = load(index, test="images", num_public_classes=3)
     assert dataset.num_classes == 5 and dataset.public.num_classes == 3
+    assert "public images of 3 other classes" in dataset.summary()
     assert set(labels_of(dataset.public_examples())) == {0, 1, 2}
     assert len(labels_of(dataset.public_examples())) == dataset.public.num_examples
     assert "left out of the test" in dataset.note
+
+
+@pytest.mark.parametrize("retrieval", [False, True])
+def test_validation_clients_are_measured_in_trained_classes(index, retrieval):
+    options = {"test": "classes" if retrieval else "images", "retrieval": retrieval}
+    options["partition"] = Classes(per_client=1, clients=12)
+    everyone = of_clients(load(index, **options))
+    dataset = load(index, **options, validation_share=0.5, on_validation=True)
+    trained = set(np.concatenate(list(of_clients(dataset).values())))
+    apart = [everyone[k] for k in everyone.keys() - dataset.train.client_ids]
+    theirs = sorted(np.concatenate(apart))
+    known = [label for label in theirs if label in trained]
+    assert 0 < len(known) < len(theirs)
+    # Retrieval takes all of them.
+    found = sorted(labels_of(dataset.test_examples()))
+    assert found == (theirs if retrieval else known) and not dataset.test_is_unseen
 
 
 def test_clients_know_their_classes_without_reading(index, monkeypatch):
@@ -108,6 +128,7 @@ def test_clients_know_their_classes_without_reading(index, monkeypatch):
 
 
 def test_images_are_those_of_the_files(index):
+    assert load(index, image_size=None).image_shape == (10, 10, 3)  # Of 12 x 10.
     # Resized to more bytes than the files have, they are kept as they are.
     dataset = load(index, partition=Natural(), resize_size=20)
     by_pixels = {}
