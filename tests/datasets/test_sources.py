@@ -96,6 +96,9 @@ def test_the_cache_is_where_the_environment_says(tmp_path, monkeypatch, cache):
     monkeypatch.delenv("TFF_FEDSS_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/x")
     assert str(sources.cache_folder()) == "/x/tff_fedss"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/home/x")
+    assert str(sources.cache_folder()) == "/home/x/.cache/tff_fedss"
 
 
 def test_an_image_that_vanishes_stops_the_run(tmp_path):

@@ -55,6 +55,8 @@ def test_folders_are_classes(folders, expected):
     "train, other, split",
     [
         ("train", "test", layout.TEST),
+        ("train", "testing", layout.TEST),
+        ("train", "valid", layout.VALIDATION),
         ("Train", "VAL", layout.VALIDATION),
         ("training", "validation", layout.VALIDATION),
     ],
@@ -79,14 +81,16 @@ def test_clients():
         "bob/big/dog/1.png": ("big/dog", "bob", None),
     }
     assert found(of(*names, folders="class"), names)["bob/cat/1.png"][0] == "bob/cat"
+    with refused("cy/ is one folder; expected CLIENT/CLASS/image"):
+        of(*names, "cy/1.png", folders="client/class")
 
 
 def test_a_test_without_classes_is_left_out():
-    what = of(
-        "train/a/1.png", "train/b/1.png", "test/images/1.png", "test/images/2.png"
-    )
+    names = ["train/a/1.png", "train/b/1.png", "test/images/1.png", "test/images/2.png"]
+    what = of(*names, "README.md")
     assert len(what.labels) == 2 and what.splits is None
     assert "left out: 2 images of 'test/images'" in what.note
+    assert "left out: 1 files that are no images, as 'README.md'" in what.note
 
 
 def test_a_table_says_all():
@@ -205,10 +209,18 @@ CASES = {
         own_images.images("train/1.png", "train/a/2.png", "test/a/1.png"),
         "train/ is not a class's folder",
     ),
+    "a file twice": (
+        lambda root: own_images.write(root / "x.tar", GOOD | {"./a/1.png": PNG}),
+        "it has a/1.png twice",
+    ),
     "an encrypted zip": (encrypted_zip, "is encrypted, password required"),
     "table: no label": (
         table("path,class\na/1.png,x\n"),
         ":1: expected the columns path,label",
+    ),
+    "table: two": (
+        table("path,label\na/1.png,x\n") | {"Images.csv": b""},
+        r"found \['Images.csv', 'images.csv'\]; expected one of them",
     ),
     "table: no such file": (
         table("path,label\na/1.png,x\na/9.png,y\n"),
