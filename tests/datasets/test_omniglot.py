@@ -133,6 +133,11 @@ def test_larger_drawings_are_averaged_over_areas(monkeypatch):
     drawing = ("x", "A", 1, 1, Image.fromarray(pixels))
     (image,) = omniglot.collect([drawing], "test", 2).images
     np.testing.assert_allclose(image[..., 0], [[255 / 4, 0], [0, 255]], atol=1)
+    with refused("x is 4x4 pixels; expected a square of image_size=5"):
+        omniglot.collect([drawing], "test", 5)
+    other = ("y", *drawing[1:4], Image.new("L", (4, 4)))
+    with refused("x and y are one drawing but differ"):
+        omniglot.collect([drawing, other], "test", 2)
 
 
 # Partitions.
@@ -176,12 +181,9 @@ def test_every_training_drawing_is_in_exactly_one_client(load, partition):
 
 
 def test_mixed_partition_is_deterministic_in_its_seed(load):
-    mixed, again, other = load(), load(), load(seed=1)
-    client = "client_42"
-    images, labels = mixed.train.client_arrays(client)
-    np.testing.assert_array_equal(images, again.train.client_arrays(client)[0])
-    np.testing.assert_array_equal(labels, again.train.client_arrays(client)[1])
-    assert set(mixed.positives(client)) != set(other.positives(client))
+    mixed, again, other = (load(seed=seed).fingerprint() for seed in (0, 0, 1))
+    assert mixed == again
+    assert mixed["classes of clients"] != other["classes of clients"]
 
 
 def test_drawer_clients_are_one_person_each(load):
@@ -194,6 +196,7 @@ def test_drawer_clients_are_one_person_each(load):
         alphabets = {_path(n // 20 + 1, 1).split("/")[0] for n in numbers}
         assert client.startswith(alphabets.pop()) and not alphabets
         assert len(np.unique(labels)) == len(labels)
+        assert (np.diff(labels) < 0).any()  # In random order.
 
 
 def test_test_drawers_are_held_out(load):
@@ -244,6 +247,25 @@ def test_all_characters_may_be_the_classes(load):
     # No character is left.
     assert dataset.public.num_classes == 1000
     assert dataset.public.data.element_spec == dataset.test.data.element_spec
+
+
+@pytest.mark.parametrize(
+    "partition, num_clients, max_classes",
+    [("mixed", 192, 21), ("drawer", 600, 33), ("chunks", 193, 5)],
+)
+def test_retrieval_is_of_other_characters(load, partition, num_clients, max_classes):
+    dataset = load(partition=partition, retrieval=True)
+    assert (dataset.num_clients, dataset.max_positives) == (num_clients, max_classes)
+    assert dataset.num_classes == 964 and dataset.test_is_unseen
+    test = dataset.test.data.batch(10**5).get_single_element()
+    for images, labels, characters in (
+        (*_train(dataset), range(964)),
+        (test["image"].numpy(), test["label"], range(964, 1623)),
+    ):
+        numbers = _numbers(images)
+        np.testing.assert_array_equal(labels, numbers // 20)
+        expected = [20 * c + d for c in characters for d in range(20)]
+        np.testing.assert_array_equal(np.sort(numbers), expected)
 
 
 def _untwisted(images, labels):

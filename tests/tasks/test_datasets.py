@@ -1,9 +1,8 @@
-import functools
 from typing import Literal
 
 import pytest
 
-from tff_fedss import models, tasks
+from tff_fedss import tasks
 from tff_fedss.datasets import synthetic
 from tff_fedss.datasets.federated import partitioners
 
@@ -26,34 +25,6 @@ def test_the_papers_settings(name):
         settings.starts_pretrained,
     )
     assert settings.image_size == 224
-
-
-@pytest.mark.slow
-def test_omniglot_retrieves_unseen_characters(test_data):
-    for partition, num_clients, max_classes in (
-        ("mixed", 192, 21),
-        ("drawer", 600, 55),
-    ):
-        dataset = tasks.DATASETS["omniglot"].open(
-            "retrieval",
-            data_dir=test_data / "omniglot28",
-            partition=partition,
-            image_size=28,
-        )
-        assert dataset.num_classes == 964
-        assert dataset.num_clients == num_clients
-        assert dataset.max_positives == max_classes
-        sizes = [dataset.num_examples(k) for k in dataset.train.client_ids]
-        assert sum(sizes) == 964 * 20
-        held = {int(c) for k in dataset.train.client_ids for c in dataset.positives(k)}
-        labels = {int(e["label"]) for e in dataset.test_examples()}
-        assert held == set(range(964)) and labels == set(range(964, 1623))
-        assert dataset.test.num_examples == 659 * 20
-    phi_fn = functools.partial(models.small_cnn, dataset.image_shape)
-    # 19 of the 13,179 other drawings are of the same character.
-    assert tasks.Retrieval(dataset, phi_fn).chance == pytest.approx(
-        19 / 13_179 * 0.2929, rel=5e-3
-    )
 
 
 def test_options_are_the_keywords_of_the_load():
