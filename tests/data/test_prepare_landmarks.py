@@ -161,13 +161,17 @@ def _publish(monkeypatch, split, **known):
     monkeypatch.setitem(landmarks.SPLITS, split, landmarks.Published(**values))
 
 
-def test_split_with_the_published_numbers(prepare, monkeypatch):
+def test_split_with_the_published_numbers(prepare, miniature, monkeypatch):
     _publish(monkeypatch, "160k")
     _, err = prepare("--noallow_other_split").ok()
     assert "note" not in err
     _publish(monkeypatch, "160k", num_clients=4)
     other = prepare("--noallow_other_split")
     other.refused("3 clients, expected 4. If that is intended, give")
+    with (miniature.split_dir / "test.csv").open("a") as file:
+        file.write(f"{miniature.clients['7'][0]},0\n")
+    other = prepare("--noallow_other_split")
+    other.refused("1 test images are clients' images too")
 
 
 # Images that are missing or damaged.

@@ -147,3 +147,5 @@ def test_the_share_of_held_out_identities(tmp_path):
     assert load(folder, test_share=0.5).num_classes == 5
     with pytest.raises(InvalidInputError, match="10 identities, 10 of two"):
         load(folder, test_share=0.9)
+    with pytest.raises(InvalidInputError, match="pairs of both kinds: use a larger"):
+        load(folder, test="images", test_share=0.5)

@@ -74,6 +74,7 @@ def test_tiny_imagenet_as_it_is_published(tmp_path):
 def test_an_archive(tmp_path):
     own_images.write(tmp_path / "a.zip", files("deep/down/", "val"))
     check(labelled_images.load("cifar10", tmp_path))
+    assert labelled_images.load("mnist", tmp_path).image_shape == (_SIDE, _SIDE, 1)
 
 
 @pytest.mark.parametrize(
@@ -84,6 +85,7 @@ def test_an_archive(tmp_path):
             "8x8 pixels, not 4x4 as train/cat/0.png.*image_size",
         ),
         ({"test/cow/1.png": png(1)}, "no training image has the class of .*cow"),
+        ({"train/cow/": b""}, "expected train/CLASS.* without images: 'train/cow'"),
     ],
 )
 def test_bad_images_are_named(tmp_path, changed, message):
@@ -142,6 +144,7 @@ def test_damaged_idx_files_are_named(tmp_path, change, message):
     [
         (np.zeros([3, 7, 5]), "training images have 5x4 pixels and test images 7x5: "),
         (np.zeros([3, 0, 4]), "have 3 images of 0x4 pixels"),
+        (np.zeros([2, 5, 4]), "have 2 images of 5x4 pixels, 3 labels to 2"),
     ],
 )
 def test_idx_files_of_other_images_are_named(tmp_path, images, message):
@@ -259,6 +262,10 @@ def test_a_share_of_each_class_is_held_out(tmp_path):
         assert number[image.tobytes()] // 10 == label
     again = load(folder, test="images", test_share=0.5)
     np.testing.assert_array_equal(again.test_images, half.test_images)
+    with refused("test=images leaves no test image"):
+        load(folder, test_share=0.04)
+    with refused("test=given needs a folder test or val"):
+        load(folder, test="given")
 
 
 def test_what_memory_cannot_hold_is_refused_before_it_is_decoded(tmp_path, monkeypatch):

@@ -157,6 +157,12 @@ def test_a_file_cut_off_is_named(build, paths, cut):
     assert f"{paths[2]}, record {number} " in str(raised.value)
 
 
+def test_a_file_without_a_record_is_named(build, paths):
+    paths[1].write_bytes(b"")
+    with pytest.raises(InvalidInputError, match="1.tfrecord: found no record"):
+        build(paths)
+
+
 @pytest.mark.parametrize("where", ["length", "payload"])
 def test_a_changed_bit_is_found_by_the_checksums(build, paths, where):
     content = bytearray(paths[0].read_bytes())
