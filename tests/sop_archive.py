@@ -1,9 +1,5 @@
 """Miniatures of the Stanford Online Products archive, in the layout of the original."""
 
-import collections
-import csv
-import pathlib
-
 import numpy as np
 from PIL import Image
 
@@ -14,15 +10,6 @@ SUPER_CLASSES = (
     "bicycle cabinet chair coffee_maker fan kettle lamp mug sofa stapler table toaster"
 ).split()
 HEADER = "image_id class_id super_class_id path"
-
-
-def real_products(test_data: pathlib.Path) -> list[list[str]]:
-    """The real file names, `bicycle_final/111085122871_0.JPG`, product by product."""
-    products = collections.defaultdict(list)
-    with open(test_data / "sop-partial" / "sop_paths_valid_test.tsv") as file:
-        for row in csv.DictReader(file, delimiter="\t"):
-            products[row["path"].rpartition("_")[0]].append(row["path"])
-    return list(products.values())
 
 
 def made_up_products(sizes: list[int]) -> list[list[str]]:

@@ -74,6 +74,8 @@ def test_labels_and_positives_are_those_of_the_images(dataset, clients):
         assert labels == [_CLASS[i] - 1 for i in ids]
         assert dataset.positives(client_id).tolist() == sorted(set(labels))
         assert dataset.num_examples(client_id) == len(ids)
+    pooled = [e["label"] for e in dataset.pooled_examples().as_numpy_iterator()]
+    assert pooled == [_CLASS[i] - 1 for i in _TRAIN_IDS]
     sizes = [len(dataset.positives(client_id)) for client_id in clients]
     assert dataset.max_positives == max(sizes)
 
@@ -91,6 +93,7 @@ def test_the_test_images_are_of_other_classes(dataset):
     labels = [e["label"] for e in dataset.test.data.as_numpy_iterator()]
     assert labels == [_CLASS[i] - 1 for i in ids]
     assert min(labels) >= dataset.num_classes
+    assert "not the original, which has 59,551 of 11,318 classes" in dataset.note
 
 
 def test_pixels_are_those_of_the_files(prepared):
@@ -104,16 +107,6 @@ def test_pixels_are_those_of_the_files(prepared):
         np.testing.assert_array_equal(image, expected)
         pillow = np.asarray(Image.open(io.BytesIO(encoded))).astype(int)
         assert np.abs(image - pillow).max() <= 2
-
-
-def test_real_file_names(test_data, tmp_path):
-    products = sop_archive.real_products(test_data)[1000:1030]
-    train, test = sop_archive.listings(products[:20], products[20:])
-    own_images.write(tmp_path / _ZIP, sop_archive.files(train, test))
-    dataset = sop.load(tmp_path, image_size=8, images_per_client=25)
-    ids = [i for ids in _clients(dataset).values() for i in ids]
-    assert sorted(ids) == [row[0] for row in train]
-    assert dataset.num_classes == 20
 
 
 # Where the data may be.

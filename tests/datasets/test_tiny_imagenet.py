@@ -147,11 +147,12 @@ def _label(wnid):
 
 def test_every_training_image_is_in_one_client_with_its_class(dataset):
     expected = [
-        (content, _label(name.split("/")[2])) for name, content in _train_files()
+        (content, _label(name.split("/")[2]))
+        for name, content in sorted(_train_files())
     ]
     clients = _clients(dataset)
     assert sorted(itertools.chain(*clients.values())) == sorted(expected)
-    assert sorted(_stored(dataset.pooled_examples())) == sorted(expected)
+    assert _stored(dataset.pooled_examples()) == expected
     assert dataset.num_classes == 6
     # 6 / 2 groups of classes, 8 / 4 shares of their images.
     assert len(clients) == dataset.num_clients == 6
@@ -273,6 +274,9 @@ def test_public_classes_must_leave_a_test(miniature, tmp_path):
     own_images.write(tmp_path, {**files, _ANNOTATIONS: "".join(lines).encode()})
     with refused("val has none of clients' classes"):
         _load(tmp_path, num_public_classes=4, seed=2)
+    for options in ({"num_public_classes": 5}, {"num_unseen_classes": 1}):
+        with refused(r"num_(public|unseen)_classes=\d must be at least"):
+            _load(tmp_path, **options)
 
 
 @pytest.mark.parametrize(
