@@ -230,6 +230,9 @@ def test_all_characters_are_identities_and_hands_are_held_out(load):
     images, _ = data.batch(0, 1623 * 17, seed=0)
     assert set(_numbers(images) % 20 + 1) == set(range(1, 20)) - {3, 4}
     assert set(_numbers(data.test_examples(0, 10**5)) % 20 + 1) == {3}
+    for drawers in ((3,), ()):
+        with refused(r"test_drawers=.* and unused_drawers=\(3,\), without a common"):
+            omniglot.load_identities("x", test_drawers=drawers, unused_drawers=(3,))
 
 
 def test_all_characters_may_be_the_classes(load):

@@ -338,7 +338,7 @@ def load_identities(
         The data: images as those of `load`; the identity is the character's number
         minus 1.
     """
-    _check_drawers((*test_drawers, *unused_drawers))
+    _check_drawers(test_drawers, unused_drawers)
     drawings = read_drawings(data_dir, image_size)
     is_test = np.isin(drawings.drawers, test_drawers)
     is_unused = np.isin(drawings.drawers, unused_drawers)
@@ -354,10 +354,14 @@ def _listed(drawers: Sequence[int]) -> str:
     return ", ".join(map(str, sorted(set(drawers))))
 
 
-def _check_drawers(test_drawers: Sequence[int]) -> None:
-    drawers, found = set(range(1, NUM_DRAWERS + 1)), tuple(test_drawers)
-    if not found or not set(found) < drawers:
-        raise InvalidInputError(f"test_drawers={found} must be a part of 1..20.")
+def _check_drawers(test: Sequence[int], unused: Sequence[int] = ()) -> None:
+    test, unused = tuple(test), tuple(unused)
+    drawers = set(range(1, NUM_DRAWERS + 1))
+    if not test or {*test} & {*unused} or not {*test, *unused} < drawers:
+        found = f"test_drawers={test}"
+        if unused:
+            found += f" and unused_drawers={unused}, without a common one,"
+        raise InvalidInputError(f"{found} must be a part of 1..20.")
 
 
 def _drawer_clients(
