@@ -105,9 +105,9 @@ def runs(tmp_path):
     return tmp_path / "runs"
 
 
-def page(toy, runs, name="1", num_seeds=3):
+def page(toy, runs, name="1"):
     key = (name, "mini")
-    return report.write_table(key, toy[key], runs, num_seeds, COMMAND)
+    return report.write_table(key, toy[key], runs, 3, COMMAND)
 
 
 def tables(text):
@@ -227,20 +227,12 @@ def test_missing_and_unfinished_runs_are_said(toy, runs):
     text = page(toy, runs)
     assert tables(text)[0].loc["full (best)", "none"] == "-"
     assert "11 of 15 runs are done" in text and "no finished run" in text
+    assert "- Rounds: 4; not there yet: full seed 0 (after 4), full seed 1" in text
     assert "pprn − full" not in text
     (runs / "full").rename(runs / "elsewhere")
     text = page(toy, runs)
     assert "none yet in full" in text and "- Seeds: 0, 1, 2 in " in text
     assert "- Rounds: 4\n" in text  # Those of the runs.
-
-
-def test_one_seed_has_no_interval_and_no_deviation(toy, tmp_path):
-    for cell in VALUES:
-        write(tmp_path / "one", cell, 0, VALUES[cell].get(0, 0.5))
-    text = page(toy, tmp_path / "one", num_seeds=1)
-    values, _, differences, *_ = tables(text)
-    assert values.loc["pprn", "r = 0.1"] == "50.1"
-    assert differences.loc["pprn − full", "r = 0.1"] == "-20.0"
 
 
 def text_of(path, old, new):
@@ -268,6 +260,10 @@ BAD = [  # What else may be wrong in a run: test_results.py.
             for i in range(3)
         ],
         "one table cannot hold both",
+    ),
+    (
+        text_of(f"{RUN}/metrics.csv", "4,0.25,0.532", "4,0.25,"),
+        f"{RUN}/metrics.csv:6: the run is done, but its last row has no top1",
     ),
     (  # A flag in which cells may differ, but these do not.
         lambda runs: [
