@@ -28,7 +28,7 @@ _TEXT = tabulate.TableFormat(_RULE, _RULE, None, _RULE, _ROW, _ROW, 0, None)
 def as_markdown(
     header: Sequence[str], rows: Iterable[Sequence[Any]], left: Sequence[int] = (0,)
 ) -> str:
-    """Writes a table of texts in Markdown, its columns in line; None is a blank.
+    """Writes a table of texts in Markdown, its columns in line.
 
     The columns `left` are flush left, the others flush right.
     """
@@ -55,7 +55,7 @@ def half_width(values: Sequence[float]) -> float | None:
 
 
 def _as_table(tablefmt, header, rows, left, escape) -> str:
-    rows = [["" if cell is None else escape(str(cell)) for cell in row] for row in rows]
+    rows = [[escape(str(cell)) for cell in row] for row in rows]
     return pd.DataFrame(rows, columns=[*map(escape, header)], dtype=object).to_markdown(
         index=False,
         tablefmt=tablefmt,
@@ -65,12 +65,10 @@ def _as_table(tablefmt, header, rows, left, escape) -> str:
 
 
 def mean_std(values: Sequence[float], digits: int) -> str:
-    """Writes `mean ± sample standard deviation`; a single value; "" without values."""
-    if not values:
-        return ""
-    text = f"{statistics.mean(values):,.{digits}f}"
+    """Writes `mean ± sample standard deviation`, or a single value."""
+    text = f"{statistics.mean(values):.{digits}f}"
     if len(values) > 1:
-        text += f" ± {statistics.stdev(values):,.{digits}f}"
+        text += f" ± {statistics.stdev(values):.{digits}f}"
     return text
 
 
