@@ -151,7 +151,7 @@ def _is_same(first: str, second: str) -> bool:
     try:
         return float(first) == float(second)
     except ValueError:
-        return first.lower() == second.lower()
+        return first == second
 
 
 def frame(table: Table, runs: page_lib.Runs) -> pd.DataFrame:
