@@ -356,13 +356,13 @@ def _by_traffic(drawing: _Drawing, title: str) -> plots.Panel:
     """Figure 5: the metric against transmitted parameters, with Centralized."""
 
     def parameters(cell: Cell, runs: Sequence[Run]) -> float | None:
-        """The classifier parameters to and from a client a round, a mean."""
+        """|S_k| d: the classifier parameters that a client receives, a mean."""
         sizes = [run.mean("classes_per_client") for run in runs]
         if None in sizes:
             return None
         return float(np.mean(sizes)) * int(runs[0].flags["embedding_dim"])
 
-    xlabel = "classifier parameters to and from a client, per round"
+    xlabel = "classifier parameters that a client receives, per round"
     panel = drawing.by_number(parameters, xlabel, title)
     xs = [x for curve in panel.curves for x in curve.x]
     for cell in drawing.cells("centralized") if xs else ():
