@@ -38,7 +38,12 @@ def test_draws_are_pinned():
     np.testing.assert_array_equal(
         draws.client_seed(0, 1, "client_0"), [1015356337, -825583442]
     )
+    keys = (0, "a"), (0, "b"), (1, "a")
+    permanent = [draws.permanent_seed(*key)[0] for key in keys]
+    assert permanent == [-2043132215, 1945071196, 760541071]
     assert draws.cohort(0, 1, IDS, 3) == ["client_15", "client_7", "client_18"]
+    independent = [draws.poisson_cohort(seed, 1, IDS, 3) for seed in range(2)]
+    assert independent == [["client_27"], ["client_5", "client_18"]]
 
 
 def test_cohorts_are_distinct_clients_and_depend_on_seed_and_round():
@@ -144,6 +149,19 @@ def test_a_log_gets_lines_with_loss_accuracy_and_eta(capsys, monkeypatch):
         bars.update("fedss", 2, {"loss": 1.5, "top1": 0.125})
         line = capsys.readouterr().err
         assert line == "fedss         round 2/4  loss 1.500  top-1 12.5 %  ETA 00:20\n"
+        # A metric keeps the number of its round; a loss ends the rejected clients.
+        bars.update("fedss", 3, {"accuracy": 0.5, "rejected_clients": 2, "epsilon": 8})
+        assert capsys.readouterr().err == ""
+        bars.update("fedss", 4, {"loss": 1.25})
+        assert capsys.readouterr().err == (
+            "fedss         round 4/4  loss 1.250  top-1 12.5 % (round 2)  epsilon 8  "
+            "ETA 00:07\n"
+        )
+        bars.update("full_softmax", 4, {"accuracy": 0.5, "rejected_clients": 2})
+        assert capsys.readouterr().err == (
+            "full_softmax  round 4/4  loss 2.250  acc 50.0 %  rejected clients 2  "
+            "ETA 00:00\n"
+        )
 
 
 def test_the_eta_of_a_resumed_run_counts_only_rounds_of_this_process(
