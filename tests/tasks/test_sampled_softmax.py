@@ -1,11 +1,12 @@
 import functools
+import itertools
 
 import numpy as np
 import pytest
 import tensorflow_federated as tff
 
 from tests.arrays import assert_same
-from tff_fedss import metrics, models, runtime, tasks
+from tff_fedss import losses, metrics, models, runtime, tasks
 from tff_fedss.datasets.central import extreme, identities, penn_treebank
 from tff_fedss.errors import InvalidInputError
 
@@ -111,6 +112,62 @@ def test_mini_batches_resume_where_they_were(task):
 
 
 OPTIONS = {"embedding_dim": 2, "logit_scale": 1.0, "batch_size": 4, "seed": 0}
+
+
+def test_a_text_is_read_in_parts_and_its_perplexity_is_that_of_long_ones():
+    text = np.random.default_rng(0).integers(9, size=300).astype(np.int32)
+    task = tasks.LanguageModel(
+        penn_treebank.PennTreebank(text[:31], text, text, words=list("abcdefghi")),
+        num_steps=3,
+        num_units=4,
+        validation_words=243,
+        **OPTIONS | {"logit_scale": 5.0},
+    )
+    batches = list(itertools.islice(task.batches(0), 4))
+    starts = 7 * np.arange(4)[:, np.newaxis] + np.arange(3)  # 30 // 4 words a part.
+    for i, (inputs, labels) in enumerate(batches):
+        np.testing.assert_array_equal(inputs["tokens"], text[starts + 3 * (i % 2)])
+        np.testing.assert_array_equal(labels, text[starts + 3 * (i % 2) + 1].ravel())
+        assert inputs["keep"] == i % 2
+    np.testing.assert_array_equal(next(task.batches(3))[1], batches[3][1])
+
+    encoder = task.encoder()
+    for variable in encoder.trainable_variables:
+        variable.assign(5 * variable)  # Or the state would hardly matter.
+    w = np.random.default_rng(1).normal(size=(9, 2)).astype(np.float32)
+    inputs = {"tokens": text[:240].reshape(4, 60), "keep": 1.0}
+    features, _ = encoder(inputs, encoder.initial_carry, training=False)
+    loss = losses.softmax_loss(models.cosine_logits(features, w, 5.0), text[1:241])
+    values = [variable.numpy() for variable in encoder.trainable_variables]
+    measured = task.evaluate(tff.learning.models.ModelWeights([*values, w], []))
+    assert measured == {"perplexity": pytest.approx(np.exp(np.mean(loss)), rel=1e-5)}
+
+
+def test_a_row_is_in_each_epoch_once_with_one_of_its_labels():
+    labels = [[2, 0], [], [1], [3, 1, 0]]
+    rows = extreme.SparseRows(
+        np.arange(4, dtype=np.int32),
+        np.ones(4, np.float32),
+        np.arange(5),
+        np.concatenate(labels).astype(np.int32),
+        np.cumsum([0, *map(len, labels)]),
+    )
+    task = tasks.ExtremeClassification(
+        extreme.ExtremeDataset(rows, rows, 4, 4),
+        mask_positives=True,
+        **OPTIONS | {"batch_size": 2},
+    )
+    batches = list(itertools.islice(task.batches(0), 40))
+    seen = set()
+    for epoch in zip(batches[::2], batches[1::2], strict=True):
+        ids = np.concatenate([inputs["ids"] for inputs, _, _ in epoch])
+        assert sorted(ids) == [0, 2, 3]
+        for inputs, targets, others in epoch:
+            for row, target, own in zip(inputs["ids"], targets, others, strict=True):
+                assert sorted([target, *own[own >= 0]]) == sorted(labels[row])
+                seen.add((row, target))
+    assert len(seen) == 6
+    assert_same(next(task.batches(39))[1:], batches[39][1:])
 
 
 @pytest.mark.parametrize("part", ["train", "valid"])
