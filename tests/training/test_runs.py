@@ -10,6 +10,7 @@ from examples import tff_program
 from tests.algorithms import toy
 from tests.arrays import assert_same
 from tests.experiments.central_runs import rows_of
+from tests.refusals import refused
 from tests.training.test_checkpoints import CountingRun
 from tff_fedss import algorithms, class_set_defences, models, runtime, tasks, training
 from tff_fedss.algorithms import aggregation
@@ -129,8 +130,7 @@ def centralized(task, **kwargs):
         tf.keras.optimizers.SGD(0.1),
         cohort_size=3,
         batch_size=4,
-        seed=5,
-        **kwargs,
+        **{"seed": 5} | kwargs,
     )
 
 
@@ -186,8 +186,15 @@ def test_a_centralized_run_may_have_an_update_for_each_round(task):
     assert [run.run_round()["num_examples"] for _ in range(2)] == [4, 4]
     # The state says where in the data it is.
     again = centralized(task, updates="rounds")
-    again.set_state(run.state)
-    assert again.run_round() == run.run_round()
+    other = centralized(task, updates="rounds", seed=6)
+    assert (other.weights.trainable[-1] != again.weights.trainable[-1]).any()
+    for later in (again, other):
+        later.set_state(run.state)
+    row = run.run_round()
+    assert again.run_round() == row
+    assert other.run_round() != row  # Of other images.
+    flat = centralized(task, updates="rounds", logit_scale=1e-6).run_round()
+    assert flat["loss"] == pytest.approx(np.log(40), rel=1e-5)
     with pytest.raises(ValueError, match="updates='batches' must be one of"):
         centralized(task, updates="batches")
 
@@ -268,14 +275,45 @@ def test_an_evaluation_that_fails_costs_its_own_round_only(task, process, tmp_pa
 
 
 def test_the_warm_start_trains_phi_in_place(task):
-    first, again, initial = (task.feature_extractor_fn() for _ in range(3))
-    for model in (first, again):
-        training.warm_start(model, task.dataset, num_epochs=1, seed=0)
+    initial, first, again, seeded, longer = (
+        task.feature_extractor_fn() for _ in range(5)
+    )
+    for model, epochs, seed in (
+        (first, 1, 1),
+        (again, 1, 1),
+        (seeded, 1, 2),
+        (longer, 2, 1),
+    ):
+        training.warm_start(model, task.dataset, epochs, seed)
     assert_same(first.get_weights(), again.get_weights())
-    moved = [
-        np.abs(a - b).max() for a, b in zip(first.get_weights(), initial.get_weights())
-    ]
-    assert min(moved) > 1e-4
+    for other in (initial, seeded, longer):
+        pairs = zip(first.get_weights(), other.get_weights(), strict=True)
+        assert min(np.abs(a - b).max() for a, b in pairs) > 1e-4
+
+
+def test_a_cached_warm_start_is_the_one_that_was_trained(tmp_path):
+    def weights(seed, shape=(2, 3)):
+        """Phi of a warm start in the cache; trained, it has the number of calls."""
+        model = tf.keras.Sequential([tf.keras.layers.Dense(shape[1])])
+        model.build((None, shape[0]))
+
+        def train():
+            trained.append(seed)
+            model.set_weights([0 * w + len(trained) for w in model.get_weights()])
+
+        training.cached_warm_start(tmp_path / "new", {"seed": seed}, model, train)
+        return model.get_weights()
+
+    trained = []
+    first, second, again = weights(1), weights(2), weights(1)
+    assert trained == [1, 2] and (second[0] == 2).all()
+    assert_same(first, again)
+    with refused("is of another model"):
+        weights(1, (2, 4))
+    for path in (tmp_path / "new").iterdir():
+        path.write_bytes(path.read_bytes()[:-30])
+    with refused("is damaged"):
+        weights(1)
 
 
 def defended_process():
