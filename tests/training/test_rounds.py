@@ -162,6 +162,9 @@ def test_a_log_gets_lines_with_loss_accuracy_and_eta(capsys, monkeypatch):
             "full_softmax  round 4/4  loss 2.250  acc 50.0 %  rejected clients 2  "
             "ETA 00:00\n"
         )
+        bars.update("full_softmax", 4, {"top1": 0.25})
+        line = capsys.readouterr().err
+        assert "  loss 2.250  rejected clients 2  top-1 25.0 %  ETA" in line
 
 
 def test_the_eta_of_a_resumed_run_counts_only_rounds_of_this_process(
