@@ -81,7 +81,9 @@ def test_a_run_in_turn_resumes_bit_for_bit_from_a_checkpoint(task, tmp_path):
 
 def test_the_test_is_that_of_the_student(task):
     run = leap_run(task, in_turn(task))
-    run.run_round()
+    row = run.run_round()
+    # The first epoch is on all images, of three equally frequent classes.
+    assert row["selected_share"] == 1 and row["selected_classes"] == pytest.approx(3)
     model = task.classifier_fn()
     for variables, values in (
         (model.trainable_variables, run.weights.trainable),

@@ -147,6 +147,11 @@ def test_a_federated_run_trains_the_cohorts_of_its_seed(task, process):
         metrics = run.run_round()
         assert metrics["num_examples"] == sum(cohort_sizes(task, round_num))
         assert metrics["num_clients"] == 3
+        # Phi both ways, a row for each class down, and its number beside it up.
+        phi_and_rows = (785 + metrics["classes_per_client"]) * 16
+        assert metrics["bytes_down"] == pytest.approx(4 * phi_and_rows)
+        expected = 4 * phi_and_rows + 4 * metrics["classes_per_client"]
+        assert metrics["bytes_up"] == pytest.approx(expected)
         assert all(isinstance(value, int | float) for value in metrics.values())
     assert run.round_num == 2
 
