@@ -43,34 +43,12 @@ def test_precision_at_is_the_mean_over_orders_of_ties():
 def test_judge_counts_claims():
     truth = np.array([True, True, False, False, False])
     scores = np.array([0.9, 0.1, 0.8, 0.0, 0.2])
-    claimed = np.array([True, False, True, False, False])
-    assert success.judge(scores, claimed, truth) == (
-        pytest.approx(4 / 6),
-        0.5,
-        0.5,
-        0.5,
-        0.0,
-    )
+    claimed = np.array([True, False, True, False, True])
+    expected = (4 / 6, 0.5, 1 / 3, 0.5, 0.0)
+    assert success.judge(scores, claimed, truth) == pytest.approx(expected)
     assert success.judge(scores, truth, truth).exact == 1
     nothing = success.judge(scores, np.zeros(5, bool), truth)
     assert (nothing.precision, nothing.recall, nothing.exact) == (0, 0, 0)
-
-
-def test_a_guess_is_at_chance():
-    truth = np.arange(500) < 20
-    judged = [
-        success.judge(scores, success.top(scores, 20), truth)
-        for scores in rng(0).random((400, 500))
-    ]
-    aucs = [one.auc for one in judged]
-    # The variance of the rank sum under chance: (n + 1) / (12 a b).
-    error = (501 / (12 * 20 * 480) / 400) ** 0.5
-    assert abs(np.mean(aucs) - 0.5) < 4 * error
-    precision = [one.precision for one in judged]
-    assert abs(np.mean(precision) - 0.04) < 4 * np.std(precision) / 20
-    assert [one.precision for one in judged] == pytest.approx(
-        [one.precision_at for one in judged]
-    )
 
 
 def test_what_cannot_be_judged_is_refused():
