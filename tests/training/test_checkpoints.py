@@ -207,9 +207,9 @@ class CountingRun(Run):
     format_metric = "{:.3f}".format
     weights = None
 
-    def __init__(self, name="counting", stop_in=None):
+    def __init__(self, name="counting", stop_in=None, lost=None):
         super().__init__(name, task=self)
-        self._stop_in = stop_in
+        self._stop_in, self._lost = stop_in, lost
         self._count = self.num_reads = 0
 
     @property
@@ -225,6 +225,8 @@ class CountingRun(Run):
         self._count = round_num
         if round_num == self._stop_in:
             raise KeyboardInterrupt
+        if round_num == self._lost:
+            return {"rejected_clients": 1, "num_examples": 0}
         return {"loss": float(round_num), "num_examples": 1}
 
 
@@ -255,6 +257,11 @@ def test_training_saves_now_and_then_and_at_the_end(tmp_path, folders):
     train([run], 7, 100, lambda *_: None, folders, rounds_per_checkpoint=3)
     assert saved_rounds(tmp_path) == [3, 6, 7]
     assert run.num_reads == 3  # To read it copies it.
+
+
+def test_a_round_without_an_update_is_not_saved(tmp_path, folders):
+    train([CopyingRun(lost=6)], 7, 100, lambda *_: None, folders, 3)
+    assert saved_rounds(tmp_path) == [3, 5, 7]
 
 
 @pytest.mark.parametrize("kind, saved", [(CopyingRun, [3, 5]), (CountingRun, [3])])
