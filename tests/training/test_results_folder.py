@@ -7,6 +7,7 @@ import types
 
 import numpy as np
 import pytest
+import tensorflow as tf
 import tensorflow_federated as tff
 
 from tests.datasets.images.own_images import contents
@@ -45,7 +46,11 @@ def test_rows_are_in_the_files_at_once(tmp_path):
         assert rows[-1]["loss"] == "0.5" and rows[-1]["top1"] == ""
         speed = list(csv.DictReader((tmp_path / "run/speed.csv").open()))
         assert speed[-1]["round_seconds"] == "2"
-    assert list((tmp_path / "run/tensorboard/fedss").glob("events.out.*"))
+    (board,) = (tmp_path / "run/tensorboard/fedss").glob("events.out.*")
+    records = tf.data.TFRecordDataset(str(board)).as_numpy_iterator()
+    events = map(tf.compat.v1.Event.FromString, records)
+    shown = [(event.step, v.tag) for event in events for v in event.summary.value]
+    assert shown == [(i, tag) for i in range(3) for tag in ("loss", "round_seconds")]
 
 
 def test_a_restart_drops_the_rounds_that_will_be_run_again(tmp_path):
@@ -158,6 +163,9 @@ def test_a_run_that_another_process_has_just_finished_is_not_run_again(tmp_path)
     with refused("has just finished"):
         late.open()
     assert contents(tmp_path) == before
+    (tmp_path / "metrics.csv").unlink()
+    with refused("metrics.csv is missing"):
+        _ = ResultsFolder(tmp_path, FLAGS).result
 
 
 @pytest.mark.parametrize(
@@ -176,10 +184,15 @@ def test_other_data_are_refused_with_the_difference(tmp_path):
     folder.open(data)
     folder.close()
     before = contents(tmp_path)
-    other = {"data": {"training images": 1920, "clients": 99, "sample": "bb"}}
+    other = {
+        "data": {"training images": 1920, "clients": 99, "sample": "bb", "seed": 1},
+        "pretrained": {"--pretrained": "cc"},
+    }
     message = message_of(ResultsFolder(tmp_path, FLAGS).open, other)
     assert "training images: 1,900 there, 1,920 here" in message
     assert "sample: aa there, bb here" in message
+    assert "seed: nothing there, 1 here" in message
+    assert "--pretrained: nothing there, cc here" in message
     assert "clients" not in message
     assert contents(tmp_path) == before
     ResultsFolder(tmp_path, FLAGS).open(data)
