@@ -362,7 +362,7 @@ def _by_traffic(drawing: _Drawing, title: str) -> plots.Panel:
             return None
         return float(np.mean(sizes)) * int(runs[0].flags["embedding_dim"])
 
-    xlabel = "classifier parameters that a client receives, per round"
+    xlabel = "classifier parameters sent to a client"
     panel = drawing.by_number(parameters, xlabel, title)
     xs = [x for curve in panel.curves for x in curve.x]
     for cell in drawing.cells("centralized") if xs else ():
