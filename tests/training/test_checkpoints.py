@@ -264,6 +264,17 @@ def test_a_round_without_an_update_is_not_saved(tmp_path, folders):
     assert saved_rounds(tmp_path) == [3, 5, 7]
 
 
+def test_weights_that_are_not_finite_are_not_saved(tmp_path, folders):
+    class Diverging(CountingRun):
+        @property
+        def state(self):
+            return [np.array([self._count, np.inf if self._count > 4 else 0])]
+
+    with refused("has diverged in round 6: a weight is not finite", RunStoppedError):
+        train([Diverging()], 7, 100, lambda *_: None, folders, 3)
+    assert [path.name for path in tmp_path.iterdir()] == ["round_3.npz"]
+
+
 @pytest.mark.parametrize("kind, saved", [(CopyingRun, [3, 5]), (CountingRun, [3])])
 def test_an_interrupt_saves_the_last_whole_round_if_it_is_there(
     tmp_path, folders, kind, saved
