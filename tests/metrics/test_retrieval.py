@@ -79,6 +79,14 @@ def test_it_equals_brute_force_where_most_distances_are_ties():
         assert_brute_force(features, labels, r, rtol=1e-12)
 
 
+def test_by_hand():
+    features = at_angles(0, 10, 20, 180)
+    per_query = average_precision_at_r(features, np.array([7, 8, 7, 7]), r=2)
+    # 0: finds 10 (wrong), 20 (right, P(2) = 1/2). 10: is alone in its class.
+    # 20: finds 10 (wrong), 0 (tied with none). 180: finds 20 (P(1) = 1), 10 (wrong).
+    np.testing.assert_allclose(per_query, [0.25, 0, 0.25, 0.5])
+
+
 def test_collapsed_features_are_still_distinguished():
     """Distances of 1e-4 and their order, which cosines in float32 cannot see."""
     rng = np.random.default_rng(3)

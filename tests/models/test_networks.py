@@ -16,9 +16,9 @@ def num_parameters(model):
     return sum(int(np.prod(v.shape)) for v in model.trainable_variables)
 
 
-def last_side(model):
-    """The height of the last images in it."""
-    return [x.output_shape[1] for x in model.layers if len(x.output_shape) == 4][-1]
+def last_images(model):
+    """The shape of the last images in it."""
+    return [x.output_shape for x in model.layers if len(x.output_shape) == 4][-1]
 
 
 # 5x5 kernels with biases, then the dense layers.
@@ -47,7 +47,7 @@ def test_networks_have_their_published_size(name, image_shape, side, expected):
     model = models.NETWORKS[name](image_shape, 10, 0)
     assert model.output_shape == (None, 10)
     assert num_parameters(model) == expected
-    assert last_side(model) == side
+    assert last_images(model)[1] == side
 
 
 def test_dropout_drops_its_share_and_keeps_the_mean():
@@ -219,7 +219,7 @@ def test_it_has_the_size_of_torchvision_s_without_its_classifier():
     assert trainable == 25_557_032 - 2_049_000
     assert model.count_params() - trainable == 53_120  # Moving means and variances.
     # Five times halved: stem, pooling and three stages.
-    assert last_side(model) == 2
+    assert last_images(model) == (None, 2, 2, 2048)
 
 
 def test_the_head_shares_the_backbone():
