@@ -7,8 +7,8 @@
     ./run.sh table moco/1 --scale=paper
 
 B, C and D start from A with gamma = 0 and the same seed, whose views they see again, in
-the same order. So their tables run that first; all four share their runs, and a random
-encoder.
+the same order. So their tables run that first. C and D are compared with B's gamma = 0,
+and run it too. All four tables share their runs.
 
 Minutes on one core at --scale=mini: 9 a run. What to expect: docs/results/moco; a
 random encoder 43.9 %, A 48.6 to 49.5 %, D 50.3 to 50.8 %. --scale=paper has not been
@@ -139,21 +139,30 @@ def _cell(scale: str, experiment: str, gamma: float) -> Cell:
 
 
 def _table(scale: str, number: int, experiment: str) -> Table:
+    """One experiment with each gamma: A beside its gamma = 0, others beside B's."""
     cells = [_cell(scale, experiment, gamma) for gamma in _GAMMAS]
-    if experiment != "a":
-        cells.insert(0, _cell(scale, "a", 0))
+    compared = _cell(scale, "a" if experiment == "a" else "b", 0)
+    if experiment == "a":
+        random = {**_SCALES[scale], "epochs": 0}
+        cells.append(Cell("untrained", random, "The random encoder"))
     else:
-        cells.append(
-            Cell("untrained", {**_SCALES[scale], "epochs": 0}, "The random encoder")
-        )
+        cells.insert(0, _cell(scale, "a", 0))
+    if experiment in "cd":
+        cells.insert(1, compared)
     return table(
         f"Focal contrastive learning, Table {number}, --scale={scale}",
         cells,
         _RESULTS[scale],
         kind=_KIND,
         metrics=(_ACCURACY,),
+        pairs=_pairs(cells, compared),
         draw=draw,
     )
+
+
+def _pairs(cells: Sequence[Cell], compared: Cell) -> tuple[tuple[str, str], ...]:
+    """The other cells, each with the one that it is compared with."""
+    return tuple((c.title, compared.title) for c in cells if c.name != compared.name)
 
 
 _FAIR = dict(_SCALES["mini"], queue_size=512, temperature=0.1)
@@ -196,7 +205,7 @@ def _fair_table(
             Metric("cluster_share", "cluster share", ".2f", 1, False, 0),
             Metric("cluster_purity", "cluster purity", ".2f", 1, False, 0),
         ),
-        pairs=tuple((c.title, cells[1].title) for c in cells if c is not cells[1]),
+        pairs=_pairs(cells, cells[1]),
         notes=(
             "Of the last epoch: which share of the queue was in a query's cluster, and "
             "which share of these keys was of its class.",
