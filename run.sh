@@ -101,15 +101,13 @@ hand_on_settings() {
 }
 
 install() {
-  local begun=$SECONDS gpu=false made_of python quiet=()
+  local begun=$SECONDS made_of python quiet=()
   check_machine
   made_of=$(key) # Now: a file that changes meanwhile is for the next set-up.
-  if [[ -e $venv/.gpu ]]; then gpu=true; fi
   say "Setting up .venv: 1-5 minutes, 0.9 GB to fetch, 3 GB on disk (once)"
-  rm -rf "$venv"
-  mkdir "$venv"
+  rm -rf "$venv/.done" "$venv"/* # Not .made-by-run.sh and .gpu: it may be killed here.
+  mkdir -p "$venv"
   touch "$venv/.made-by-run.sh"
-  if $gpu; then touch "$venv/.gpu"; fi
   "$python" -I -m venv "$venv"
   pip install --quiet --no-input --no-user --no-deps --require-hashes -r "$root/build.lock" ||
     die "pip could not install build.lock; its message is above"
@@ -122,7 +120,7 @@ install() {
         "the network, a mirror (UV_DEFAULT_INDEX), certificates (SSL_CERT_FILE) and a full disk"
   }
   uv_install --require-hashes -r "$root/requirements.lock"
-  if $gpu; then
+  if [[ -e $venv/.gpu ]]; then
     say "CUDA 12.2 libraries for TensorFlow: 1.9 GB to fetch"
     uv_install --require-hashes -r "$root/gpu.lock"
   fi

@@ -295,7 +295,8 @@ def notes(
         "Mean ± standard deviation over finished seeds (ddof = 1), after the last "
         "round."
     ]
-    if not table.is_pivot and len(table.metrics) == 1:
+    has_seeds = measured.loc[measured["is_done"], "cell"].duplicated().any()
+    if not table.is_pivot and len(table.metrics) == 1 and has_seeds:
         found[0] += " 95 %: half of the mean's interval by Student's t."
     if table.best_of:
         found.append(f"Of {' and '.join(table.best_of)} the best seed.")

@@ -375,7 +375,7 @@ def _commands(cells: page_lib.Runs) -> str:
                 num_unknown += 1
                 continue
             own = [_without_names(part, name, run.seed) for part in command[1:]]
-            patterns[_as_shell(["./run.sh", run.kind.program, *own])] = None
+            patterns[_as_shell(["./run.sh", *run.kind.program.split(), *own])] = None
     texts = [f"`{pattern}`" for pattern in patterns]
     if num_unknown:
         texts.append(f"{num_unknown} unknown")

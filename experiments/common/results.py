@@ -48,7 +48,7 @@ class RunKind:
             so that only runs of the same seed have the same data.
         starts_by_seed: Whether each seed has its own pretrained model.
         has_warm_starts: Whether the runs of a table share a --warm_start_cache.
-        command: See `program`; None: the paper's name.
+        command: What follows `./run.sh`; None: the paper's name.
     """
 
     paper: str
@@ -62,7 +62,7 @@ class RunKind:
 
     @property
     def program(self) -> str:
-        """The program's name in `./run.sh`."""
+        """What follows `./run.sh`."""
         return self.command or self.paper
 
 

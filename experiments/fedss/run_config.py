@@ -124,7 +124,8 @@ class RunConfig(privacy_config.PrivacyConfig, runtime_config.RuntimeConfig):
         None,
         "eta, of SGD on the clients (and of centralized SGD)."
         + _by_dataset("client_learning_rate")
-        + " For neg_only on tiny_imagenet, images and tfds 0.01.",
+        + " For neg_only on tiny_imagenet, images and tfds 0.01, for retrieval on "
+        "omniglot 0.03.",
         low=0.0,
     )
     gradient_clip_norm: float | None = config.flag(

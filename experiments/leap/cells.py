@@ -7,7 +7,7 @@
 What to expect, and how long it takes: docs/results/leap; on CIFAR-10 mini LEAP 55.9 %,
 SPLD 56.6 %, random 54.0 %. --scale=paper has not been run: days on a GPU.
 
-Five seeds; the paper's CIFAR-100 and SVHN had four runs.
+Five seeds, Table 1 at --scale=mini three; the paper's CIFAR-100 and SVHN had four runs.
 
 The figures are curves by mini-batch and, of LEAP, the learned space.
 """

@@ -306,7 +306,7 @@ TABLES = {
         kind=RunKind(
             "privacy",
             run_name=lambda flags: "fedss",
-            command="privacy/train",
+            command="python -m experiments.privacy.train",
             has_warm_starts=True,
             cell_flags=frozenset(
                 ("num_negatives", "negatives", "requests", "aggregation", "dp")
