@@ -50,8 +50,9 @@ class RandomizedResponse(class_sets.SampledClasses):
 
     a request is epsilon-differentially private with respect to one class that the
     client has in place of another, and so also to one more or less (each class is
-    answered as in Warner, 1965; for |P_k| classes at once, |P_k| epsilon). Examples
-    whose class was not asked for do not train. The logits of negatives are raised by
+    answered as in Warner, 1965; for |P_k| classes at once, |P_k| epsilon), as long as
+    1 - p is well above 2^-23, the step of the draws: up to epsilon = 10. Examples whose
+    class was not asked for do not train. The logits of negatives are raised by
     log(1 / q), where q is the probability of being in the softmax.
 
     Args:

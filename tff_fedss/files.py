@@ -114,6 +114,8 @@ def replacing(path: str | os.PathLike, unique: bool = False) -> Iterator[pathlib
         temporary = path.with_name(f".{path.name}.{part}tmp")
         try:
             yield temporary
+            with open(temporary, "rb") as file:  # On the disk before it has its name.
+                os.fdatasync(file.fileno())
             os.replace(temporary, path)
         finally:
             with contextlib.suppress(OSError):
@@ -322,6 +324,11 @@ class AppendedFile:
                 with contextlib.suppress(OSError):
                     self._file.truncate(size)
                 raise
+
+    def sync(self) -> None:
+        """Flushes what was appended to the disk; RunStoppedError if it cannot."""
+        with writing(self._path):
+            os.fdatasync(self._file.fileno())
 
     def close(self) -> None:
         """Closes the file."""

@@ -85,6 +85,8 @@ def test_clients_share_a_device_whose_memory_nobody_knows(two_gpus, monkeypatch)
 def test_more_gpus_than_there_are(two_gpus):
     with pytest.raises(InvalidInputError, match="num_gpus=3, but TensorFlow sees 2"):
         runtime.configure_gpus(3)
+    with pytest.raises(InvalidInputError, match="num_gpus=-1 must be at least 0"):
+        runtime.configure_gpus(-1)
 
 
 def test_what_comes_too_late_is_said(two_gpus, monkeypatch):

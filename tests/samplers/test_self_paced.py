@@ -52,6 +52,8 @@ def test_a_threshold_pace_multiplies():
     assert pace.at(10**6, np.zeros(3), np.zeros(3, int)) == (np.inf, 0.5e290)
     with pytest.raises(ValueError, match="easiness_growth=1 must be above 1"):
         self_paced.ThresholdPace(0.1, 0.0, 1, 1)
+    with pytest.raises(ValueError, match="easiness=0.0 must be above 0"):
+        self_paced.ThresholdPace(0.0, 0.0, 1.1, 1)
 
 
 @pytest.mark.parametrize("diversity", [0.0, 0.5, 5.0])

@@ -53,6 +53,27 @@ def test_rows_are_in_the_files_at_once(tmp_path):
     assert shown == [(i, tag) for i in range(3) for tag in ("loss", "round_seconds")]
 
 
+def test_rows_are_on_the_disk_before_a_checkpoint_of_their_round(tmp_path, monkeypatch):
+    """After a power failure a checkpoint without its rows could not be resumed."""
+    flush, flushed = os.fdatasync, []
+
+    def fdatasync(descriptor):
+        flushed.append(os.path.basename(os.readlink(f"/proc/self/fd/{descriptor}")))
+        flush(descriptor)
+
+    folder = ResultsFolder(tmp_path, FLAGS, COLUMNS)
+    folder.open()
+    new = types.SimpleNamespace(name="fedss", round_num=0, state=[np.zeros(2)])
+    checkpoints = folder.resume([new])
+    folder.release(row("fedss", 0), row("fedss", 0))
+    folder.release(row("fedss", 1), row("fedss", 1))
+    monkeypatch.setattr(os, "fdatasync", fdatasync)
+    checkpoints["fedss"].save(new.state, 1)
+    *rows, checkpoint = flushed
+    assert sorted(rows) == ["metrics.csv", "speed.csv"]
+    assert checkpoint == ".round_1.npz.tmp"
+
+
 def test_a_restart_drops_the_rounds_that_will_be_run_again(tmp_path):
     folder = started(tmp_path)
     released = [

@@ -67,7 +67,7 @@ def test_all_clients_are_equally_likely():
 @pytest.mark.parametrize("draw", draws.SAMPLINGS.values(), ids=draws.SAMPLINGS)
 @pytest.mark.parametrize("size", [0, 31])
 def test_a_cohort_that_cannot_be_had_is_refused(draw, size):
-    with pytest.raises(ValueError, match=f"_size={size} .*at least 1 and at most 30"):
+    with pytest.raises(ValueError, match=f"cohort_size={size} .* and at most 30"):
         draw(0, 1, IDS, size)
 
 

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import errors
+from tff_fedss import errors, models
 from tff_fedss.algorithms import aggregation, exchange
 from tff_fedss.algorithms.aggregation import SparseRows
 
@@ -270,7 +270,8 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
         def add_noise(state, rest, w):
             shape = [num_classes, embedding_dim]
             total = [*rest]
-            total.insert(place, tf.scatter_nd(w.keys[:, tf.newaxis], w.rows, shape))
+            w_sum = tf.scatter_nd(models.row_indices(w.keys), w.rows, shape)
+            total.insert(place, w_sum)
             result, state, _ = query.get_noised_result(
                 tf.nest.pack_sequence_as(records, total), state
             )

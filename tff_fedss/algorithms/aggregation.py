@@ -13,7 +13,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import errors
+from tff_fedss import errors, models
 
 Factory = (
     tff.aggregators.WeightedAggregationFactory
@@ -172,9 +172,8 @@ class ScatteredRowsFactory(tff.aggregators.WeightedAggregationFactory):
 
         @tff.tensorflow.computation(value_type)
         def scatter(value):
-            return tf.scatter_nd(
-                value.keys[:, tf.newaxis], value.rows, [num_classes, embedding_dim]
-            )
+            shape = [num_classes, embedding_dim]
+            return tf.scatter_nd(models.row_indices(value.keys), value.rows, shape)
 
         process = weighted(self.inner).create(
             scatter.type_signature.result, weight_type

@@ -13,7 +13,7 @@ import tensorflow as tf
 import tensorflow_federated as tff
 from tensorflow.python.framework import config as tf_config
 
-from tff_fedss import errors
+from tff_fedss import errors, models
 from tff_fedss.models import layers
 
 _LEARNING_RATE = tff.learning.optimizers.LEARNING_RATE_KEY
@@ -121,7 +121,7 @@ def _plus(values: tf.Tensor, gradient: tf.Tensor | tf.IndexedSlices) -> tf.Tenso
             return values + dense_sum(gradient, tf.shape(values)[0])
         # In place, if nothing else holds the values.
         return tf.tensor_scatter_nd_add(
-            values, gradient.indices[:, tf.newaxis], gradient.values
+            values, models.row_indices(gradient.indices), gradient.values
         )
     return values + gradient
 

@@ -34,7 +34,7 @@ import numpy as np
 import tensorflow as tf
 import tensorflow_federated as tff
 
-from tff_fedss import errors
+from tff_fedss import errors, models
 from tff_fedss.algorithms import aggregation, dp_noise
 
 _LARGEST_SEED = 2**62
@@ -236,7 +236,8 @@ class PrivateMeanFactory(tff.aggregators.UnweightedAggregationFactory):
             if tf.is_tensor(w):
                 w = w + w_noise
             else:
-                w = tf.tensor_scatter_nd_add(w_noise, w.keys[:, tf.newaxis], w.rows)
+                indices = models.row_indices(w.keys)
+                w = tf.tensor_scatter_nd_add(w_noise, indices, w.rows)
             if "count" in unit:
                 count += self._count_stddev * unit["count"]
         num_rounds = state.num_rounds + 1

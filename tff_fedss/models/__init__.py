@@ -15,6 +15,7 @@ from tff_fedss.models.cosine_classifier import (
     adacos_scale,
     cosine_logits,
     initial_classifier,
+    row_indices,
     scatter_rows,
     unit,
 )

@@ -161,5 +161,14 @@ def scatter_rows(variable: tf.Variable, ids: tf.Tensor, rows: tf.Tensor) -> None
     No other row is read or written.
     """
     tf.raw_ops.ResourceScatterUpdate(
-        resource=variable.handle, indices=ids, updates=rows
+        resource=variable.handle, indices=tf.cast(ids, tf.int64), updates=rows
     )
+
+
+def row_indices(ids: tf.Tensor) -> tf.Tensor:
+    """Returns ids of rows, int32[N], as indices of `tf.scatter_nd`, int64[N, 1].
+
+    A GPU multiplies id and d in the type of the indices: int32 is too small for
+    matrices of 2^31 numbers.
+    """
+    return tf.cast(ids, tf.int64)[:, tf.newaxis]

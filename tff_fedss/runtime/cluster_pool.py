@@ -373,9 +373,9 @@ class Pool:
             return
         if most < (self._num_actors or 1):
             raise InvalidInputError(
-                f"actors={self._num_actors or 1} with gpus_per_actor={per_actor:g}: "
-                f"the machines of the cluster {self._address} have "
-                f"{', '.join(f'{g:g}' for g in gpus.values())} GPUs."
+                f"gpus_per_actor={per_actor:g}: the machines of the cluster "
+                f"{self._address} have {', '.join(f'{g:g}' for g in gpus.values())} "
+                f"GPUs, enough for {most} of {self._num_actors or 1} actors."
             )
         self._is_checked = True
 

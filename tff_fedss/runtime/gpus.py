@@ -14,7 +14,7 @@ from absl import logging
 from tensorflow.python.framework import config as tf_config
 from tensorflow.python.framework import kernels as registered_kernels
 
-from tff_fedss.errors import InvalidInputError
+from tff_fedss.errors import InvalidInputError, check_at_least
 
 # The part of a GPU's memory left to the CUDA context and libraries.
 _RESERVED = 0.1
@@ -52,11 +52,13 @@ def configure_gpus(
         InvalidInputError: If there are fewer GPUs, or TensorFlow already uses others.
     """
     seen = tf.config.list_physical_devices("GPU")
-    if num_gpus is not None and num_gpus > len(seen):
-        raise InvalidInputError(
-            f"num_gpus={num_gpus}, but TensorFlow sees {len(seen)}. (docs/gpus.md says "
-            "what TensorFlow needs to see them.)"
-        )
+    if num_gpus is not None:
+        check_at_least(0, num_gpus=num_gpus)
+        if num_gpus > len(seen):
+            raise InvalidInputError(
+                f"num_gpus={num_gpus}, but TensorFlow sees {len(seen)}. (docs/gpus.md "
+                "says what TensorFlow needs to see them.)"
+            )
     used = seen[:num_gpus]
     try:
         if used != tf.config.get_visible_devices("GPU"):

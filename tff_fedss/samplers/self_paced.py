@@ -104,7 +104,7 @@ class ThresholdPace:
     """The schedule lambda <- beta_1 lambda, gamma <- beta_2 gamma (line 24).
 
     Attributes:
-        easiness: The first lambda, in units of the loss.
+        easiness: The first lambda, in units of the loss, above 0.
         diversity: The first gamma, in units of the loss.
         easiness_growth: beta_1, above 1.
         diversity_growth: beta_2.
@@ -116,7 +116,10 @@ class ThresholdPace:
     diversity_growth: float
 
     def __post_init__(self):
-        if not self.easiness_growth > 1:  # Else it might never select an example.
+        # Else it might never select an example.
+        if not self.easiness > 0:
+            raise ValueError(f"easiness={self.easiness} must be above 0.")
+        if not self.easiness_growth > 1:
             raise ValueError(f"easiness_growth={self.easiness_growth} must be above 1.")
 
     def at(self, epoch, losses, clusters) -> tuple[float, float]:

@@ -7,6 +7,7 @@ import pathlib
 import re
 import sys
 import zipfile
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,14 +35,21 @@ class Checkpoints:
     `FileProgramStateManager` does not distinguish the two.
     """
 
-    def __init__(self, folder: str | os.PathLike, keep: int = 2):
+    def __init__(
+        self,
+        folder: str | os.PathLike,
+        keep: int = 2,
+        before_save: Callable[[], None] = lambda: None,
+    ):
         """Removes files that a killed program left half written, if there are any.
 
-        The folder need not exist.
+        The folder need not exist. `before_save` brings to the disk what a resumed run
+        needs beside a checkpoint.
         """
         check_range("keep", keep, 1, whole=True)
         self._folder = pathlib.Path(folder)
         self._keep = keep
+        self._before_save = before_save
         self._newest: int | None = None
         for path in self._folder.glob(_HALF_WRITTEN):
             path.unlink(missing_ok=True)
@@ -57,10 +65,10 @@ class Checkpoints:
         if round_num == self._newest:
             return
         arrays = {_key(i): v for i, v in enumerate(tf.nest.flatten(state))}
+        self._before_save()
         files.make_folder(self._folder)
         with files.replacing(self._path(round_num)) as temporary:
             files.write_npz(temporary, arrays)
-            files.sync(temporary)
         with files.writing(self._folder):
             files.sync(self._folder)
             self._newest = round_num

@@ -49,15 +49,15 @@ def cohort(
 
 
 def poisson_cohort(
-    seed: int, round_num: int, client_ids: Sequence[str], expected_size: int
+    seed: int, round_num: int, client_ids: Sequence[str], cohort_size: int
 ) -> list[str]:
     """Selects each of N clients with probability K / N, as accounting assumes.
 
     There may be none. Raises ValueError if K exceeds N.
     """
-    errors.check_range("expected_size", expected_size, 1, len(client_ids))
+    errors.check_range("cohort_size", cohort_size, 1, len(client_ids))
     draws = _generator("poisson cohort", seed, round_num).random(len(client_ids))
-    chosen = np.flatnonzero(draws < expected_size / len(client_ids))
+    chosen = np.flatnonzero(draws < cohort_size / len(client_ids))
     return [client_ids[i] for i in chosen]
 
 

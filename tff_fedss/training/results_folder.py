@@ -127,7 +127,12 @@ class ResultsFolder:
             raise
 
     def _checkpoints(self, method: str) -> Checkpoints:
-        return Checkpoints(self.path / _CHECKPOINTS / method)
+        folder = self.path / _CHECKPOINTS / method
+        return Checkpoints(folder, before_save=self._sync_rows)
+
+    def _sync_rows(self) -> None:
+        for file in self._files.values():
+            file.sync()
 
     def resume(
         self, runs: Sequence[Run], unit: str = "round"
