@@ -141,8 +141,12 @@ class Unused(tf.keras.layers.Layer):
         return features
 
 
-def test_a_weight_without_effect_stays():
-    """With FedProx, as a part of one vector, and with a batch size of NumPy's."""
+def test_a_weight_without_effect_stays(monkeypatch):
+    """With FedProx, XLA, as a part of one vector, and with a batch size of NumPy's."""
+    function, asked = tf.function, []
+    monkeypatch.setattr(
+        tf, "function", lambda *f, **how: asked.append(how) or function(*f, **how)
+    )
     model = tf.keras.Sequential([dense_features(), Unused()])
     optimizer = optimizers._OverOneVector(SGD)
     training = algorithms.ClientTraining(
@@ -160,6 +164,7 @@ def test_a_weight_without_effect_stays():
     )
     loss_fn = fedss._LOSSES["full_softmax"]
     result = client_update.train(model, phi, w, task, training, loss_fn)
+    assert {"jit_compile": True} in asked
     *moved, unused = result.delta.phi
     assert all(np.any(delta) for delta in moved) and not np.any(unused)
 

@@ -56,9 +56,9 @@ def build(
     )
 
 
-def views(step, count=BATCH):
+def views(step):
     rng = np.random.default_rng(step)
-    shape = [2, count, SIZE, SIZE, 3]
+    shape = [2, BATCH, SIZE, SIZE, 3]
     return rng.integers(0, 256, size=shape, dtype=np.uint8)
 
 

@@ -92,6 +92,7 @@ def structures():
 def test_the_numbers_are_the_same_to_the_bit(name):
     with layers.as_if_gpus():
         ours = algorithms.over_one_vector(OPTIMIZERS[name]())
+    assert isinstance(ours, optimizers._OverOneVector)
     theirs = OPTIMIZERS[name]()
     draw = structures()
     weights = next(draw)

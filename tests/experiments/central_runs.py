@@ -13,9 +13,9 @@ GLYPHS = (
 )
 
 
-def rows_of(folder):
-    """The rows of metrics.csv."""
-    with (folder / "metrics.csv").open() as file:
+def rows_of(folder, name="metrics.csv"):
+    """The rows of a CSV file."""
+    with (folder / name).open() as file:
         return list(csv.DictReader(file))
 
 
@@ -58,6 +58,7 @@ def assert_same_bytes(first, second, learned):
 
 
 def assert_refused(run, flags, message, folder, **options):
-    """Bad input is one clear line, and leaves no folder."""
-    run(f"--results_dir={folder}", *flags).refused(message, **options)
+    """Bad input is one clear line, which is returned, and leaves no folder."""
+    line = run(f"--results_dir={folder}", *flags).refused(message, **options)
     assert not folder.exists()
+    return line

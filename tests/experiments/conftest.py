@@ -14,6 +14,12 @@ def run_train(run_program):
     return functools.partial(run_program, train)
 
 
+@pytest.fixture
+def run_here(request, run_program):
+    """Runs a module's HERE in this process: flags -> an `Outcome`."""
+    return functools.partial(run_program, request.module.HERE)
+
+
 @pytest.fixture(scope="module")
 def run(request, server):
     """Runs a module's PROGRAM in a process: flags -> an `Outcome`."""

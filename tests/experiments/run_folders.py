@@ -100,13 +100,13 @@ def write_run(
     return _write(folder, method, rows, speed, flags, done if is_done else None)
 
 
-def write_own_run(folder, name, rows, *, flags=None, is_done=True, **values):
+def write_own_run(folder, name, rows, *, flags=None, **values):
     """Writes a run of Partial FC, and returns its folder.
 
     Flags of None are left out; done.json has what the last row has, and `values`.
     """
     flags = {**FLAGS, "rounds": len(rows) - 1, **(flags or {})}
-    done = {"text": "x", **(rows[-1] if rows else {}), **values} if is_done else None
+    done = {"text": "x", **rows[-1], **values}
     return _write(pathlib.Path(folder), name, rows, [{}] * len(rows), flags, done)
 
 
@@ -148,11 +148,6 @@ def check_figure(path):
     assert not list(path.parent.glob(".*"))
 
 
-def unpadded(text):
-    """The lines of a page, without the spaces that put its columns in line."""
-    return [re.sub(" +", " ", line) for line in text.splitlines()]
-
-
 def table_rows(text):
-    """The lines of all tables of a page, `unpadded`, without those between."""
-    return [line for line in unpadded(text) if line.startswith("| ")]
+    """The lines of all tables of a page, without the spaces that align columns."""
+    return [re.sub(" +", " ", x) for x in text.splitlines() if x.startswith("| ")]

@@ -1,6 +1,5 @@
 """`./run.sh partial_fc`, and its steps by n and r."""
 
-import csv
 import subprocess
 
 import numpy as np
@@ -186,7 +185,7 @@ def test_rates_are_compared_with_the_full_softmax():
 def test_measures_cases_in_processes_of_their_own(tmp_path):
     options = dict(repeats=1, num_classes=(4000,), sample_rates=(1.0, 0.1))
     scale.main(scale.Config(output_dir=str(tmp_path), **options))
-    first, second = csv.DictReader((tmp_path / "partial_fc.csv").open())
+    first, second = central_runs.rows_of(tmp_path, "partial_fc.csv")
     assert float(first["classes_per_step"]) == 4000
     assert float(second["classes_per_step"]) == pytest.approx(457, abs=8)
     assert float(second["seconds"]) > 0 and float(second["peak_mib"]) > 100

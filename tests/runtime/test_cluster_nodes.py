@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import numpy as np
@@ -22,6 +21,7 @@ import pytest
 
 import tff_fedss
 from tests import waiting
+from tests.experiments import program_server
 from tests.refusals import message_of
 from tests.runtime import cluster_clients, test_cluster
 from tests.runtime.test_cluster import NUM_CLIENTS, RAY_FOLDER, build_sum, use
@@ -175,11 +175,9 @@ FLAGS = (
 
 def train(flags, folder, meanwhile):
     """Trains; returns digests of the results."""
+    flags = (*FLAGS, *flags, f"--results_dir={folder}")
     with subprocess.Popen(
-        [
-            *(sys.executable, "-P", "-m", "experiments.fedss.train"),
-            *(*FLAGS, *flags, f"--results_dir={folder}"),
-        ],
+        program_server.command("experiments.fedss.train", flags),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 import tensorflow_federated as tff
 
+from tests.algorithms.toy import same_bytes
 from tff_fedss.runtime import frozen
 
 
@@ -32,10 +33,6 @@ def through_a_computation(value, type_spec):
     return see(value)
 
 
-def assert_same(ours, theirs):
-    tf.nest.map_structure(np.testing.assert_array_equal, ours, theirs)
-
-
 def test_structs_tensors_and_names():
     type_spec = tff.to_type(
         collections.OrderedDict(
@@ -43,7 +40,7 @@ def test_structs_tensors_and_names():
         )
     )
     value = collections.OrderedDict(z=tf.constant([1.0, 2.0]), a=[3, "x"])
-    assert_same(
+    same_bytes(
         through_a_computation(sent(value, type_spec), type_spec),
         through_a_computation(value, type_spec),
     )
@@ -62,7 +59,7 @@ def test_a_data_set(num_examples):
     )
     element = Pair(z=np.int32, a=tff.TensorType(np.int64, [2]))
     found = sent(data, tff.SequenceType(element))
-    assert_same(
+    same_bytes(
         [tuple(e.values()) for e in found.as_numpy_iterator()],
         [tuple(e) for e in data.as_numpy_iterator()],
     )
@@ -74,7 +71,7 @@ def test_a_data_set_of_shapes_that_differ():
         collections.OrderedDict(x=tff.TensorType(np.int64, [None]), y=np.int64)
     )
     found = through_a_computation(sent(data, type_spec), type_spec)
-    assert_same(list(found), list(data.as_numpy_iterator()))
+    same_bytes(list(found), list(data.as_numpy_iterator()))
 
 
 def test_clients_by_name_are_made_where_they_arrive():

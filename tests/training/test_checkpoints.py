@@ -120,7 +120,7 @@ def test_what_was_put_aside_is_never_deleted(saved):
     assert names == ["damaged_2_round_3.npz", "damaged_round_3.npz"]
 
 
-def test_only_damaged_ones_are_no_reason_to_start_again(saved, capsys):
+def test_only_damaged_ones_are_no_reason_to_start_again(saved):
     for checkpoint in list(saved.iterdir()):
         damage(checkpoint, DAMAGES["start"])
     for _ in range(2):  # Also after they have been renamed.

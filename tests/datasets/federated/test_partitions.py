@@ -42,9 +42,7 @@ _UNEVEN = [40, 1, 0, 7, 25, 25, 3, 60, 12, 30]
 _WAYS = {
     "chunks": Chunks(23).split,
     "class_slots": functools.partial(class_slots, num_clients=15, classes_per_client=4),
-    "mixed": lambda labels, rng, **options: Mixed(
-        **{"classes_per_client": 3, "images_per_class": 4, **options}
-    ).split(labels, rng),
+    "mixed": Mixed(classes_per_client=3, images_per_class=4).split,
     "dirichlet": Dirichlet(0.3, 15).split,
     "iid": Iid(12).split,
     "quantity": Quantity(clients=12).split,

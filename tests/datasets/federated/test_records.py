@@ -72,7 +72,7 @@ def _as_list(dataset):
     return list(dataset.as_numpy_iterator())
 
 
-def _numbers(index, references):
+def _numbers(references):
     """The numbers of the records that references lead to, read from the bytes there."""
     by_content = {_encode(number): number for number in range(sum(_SIZES))}
     numbers = []
@@ -178,7 +178,7 @@ def test_a_changed_bit_is_found_by_the_checksums(build, paths, where):
 def test_references_follow_the_rows(index, monkeypatch):
     rows = np.array([16, 0, 5, 6, 5, 13])
     elements = _as_list(records.references(index, rows))
-    assert _numbers(index, elements) == rows.tolist()
+    assert _numbers(elements) == rows.tolist()
     assert [e["label"] for e in elements] == [_label(row) for row in rows]
 
     monkeypatch.setattr(records, "_REFERENCES_AT_A_TIME", 4)
@@ -230,17 +230,17 @@ def test_clients_and_what_is_known_of_them_without_reading(client_data, paths):
     assert client_data.max_positives == 4
 
 
-def test_a_clients_dataset_and_all_clients_dataset(client_data, index):
+def test_a_clients_dataset_and_all_clients_dataset(client_data):
     datasets = []
     for client_id, rows in _CLIENTS.items():
         dataset = client_data.create_tf_dataset_for_client(client_id)
         assert dataset.element_spec == client_data.element_type_structure
-        assert _numbers(index, _as_list(dataset)) == rows
+        assert _numbers(_as_list(dataset)) == rows
         datasets += rows
         called_back = client_data.serializable_dataset_fn(client_id)
         assert _as_list(called_back) == _as_list(dataset)
     together = client_data.create_tf_dataset_from_all_clients(seed=1)
-    assert sorted(_numbers(index, _as_list(together))) == sorted(datasets)
+    assert sorted(_numbers(_as_list(together))) == sorted(datasets)
 
 
 def test_a_tff_worker_reads_and_crops_the_records(client_data):

@@ -3,7 +3,6 @@
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 
 import psutil
@@ -59,10 +58,9 @@ def table(tmp_path, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", program_server.environment()["PYTHONPATH"])
 
     def command(cell, folder, *flags):
-        return [
-            *(sys.executable, "-P", "-m", "experiments.common.sweep", "toy/long"),
-            *(f"--cells={cell}", f"--results_dir={tmp_path / folder}", *flags),
-        ]
+        where = (f"--cells={cell}", f"--results_dir={tmp_path / folder}")
+        flags = ("toy/long", *where, *flags)
+        return program_server.command("experiments.common.sweep", flags)
 
     return command
 

@@ -6,7 +6,7 @@ Here those of train; tests/faults has the other programs.
 import pytest
 
 from experiments.common import memory_needs
-from tests.experiments.central_runs import GLYPHS
+from tests.experiments.central_runs import GLYPHS, assert_refused
 from tff_fedss import models
 
 # 100 TiB and more: beyond any machine that runs these tests.
@@ -23,13 +23,9 @@ ABSURD = [
 
 @pytest.mark.parametrize("flags, message", ABSURD)
 def test_are_refused_in_a_line(run_train, tmp_path, flags, message):
-    folder = tmp_path / "run"
-    outcome = run_train(
-        *GLYPHS, "--clients_per_round=2", f"--results_dir={folder}", *flags
-    )
-    line = outcome.refused(message)
+    flags = (*GLYPHS, "--clients_per_round=2", *flags)
+    line = assert_refused(run_train, flags, message, tmp_path / "run")
     assert "not enough memory: at least " in line and "GiB" in line
-    assert not folder.exists()
 
 
 @pytest.mark.slow

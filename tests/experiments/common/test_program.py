@@ -61,7 +61,7 @@ def test_an_error_of_tensorflow_keeps_its_reason_and_no_stack(capsys):
     assert f"error: TensorFlow: {reason}" in capsys.readouterr().err
 
 
-def test_a_program_takes_what_follows_its_flags(capsys):
+def test_a_program_takes_what_follows_its_flags():
     seen = []
     with pytest.raises(SystemExit):
         program.run(

@@ -66,7 +66,7 @@ def test_the_runtime_becomes_the_default(monkeypatch, arguments, installed):
         (("--gpus_per_actor=0", "--runtime=native"), "--gpus_per_actor=0.0 needs"),
     ],
 )
-def test_what_does_not_go_together(three_gpus, arguments, message):
+def test_what_does_not_go_together(arguments, message):
     with pytest.raises(InvalidInputError, match=message):
         runtime_config.with_defaults(parse(*arguments))
 

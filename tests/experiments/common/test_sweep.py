@@ -7,7 +7,6 @@ import pathlib
 import shlex
 import signal
 import subprocess
-import sys
 
 import psutil
 import pytest
@@ -17,11 +16,6 @@ from tests import waiting
 from tests.experiments import program_server, run_folders
 from tests.refusals import refused
 from tff_fedss.errors import InvalidInputError
-
-
-def command(table, results_dir, *flags):
-    module = [sys.executable, "-P", "-m", "experiments.common.sweep", table]
-    return [*module, f"--results_dir={results_dir}", *flags]
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +92,8 @@ def test_a_list_has_a_command_for_each_run_that_is_missing(server, run, finished
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_killed_table_leaves_runs_that_resume(run, tmp_path, number):
-    arguments = command("toy/long", tmp_path, "--cells=long")
+    flags = ("toy/long", f"--results_dir={tmp_path}", "--cells=long")
+    arguments = program_server.command("experiments.common.sweep", flags)
     with subprocess.Popen(
         arguments,
         stdout=subprocess.PIPE,

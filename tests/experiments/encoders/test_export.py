@@ -43,7 +43,7 @@ def test_a_run_of_train_becomes_its_own_features(run_train, run, tmp_path, one_l
     assert task.metric in json.loads((folder / "done.json").read_text())["metric"]
 
 
-def test_the_encoder_says_where_it_comes_from(encoder_file, finished):
+def test_the_encoder_says_where_it_comes_from(encoder_file):
     metadata = models.ExportedEncoder(encoder_file).metadata
     assert metadata["flags"] == FLAGS
     assert metadata["method"] == "fedss" and metadata["model"] == "small_cnn"
@@ -72,7 +72,7 @@ def test_an_onnx_file_is_verified_and_has_a_card(run, finished, tmp_path, monkey
     assert (tmp_path / "model_card.md").read_text() == "# e.onnx\nmine"
 
 
-def test_the_card_has_an_interval(phi, finished):
+def test_the_card_has_an_interval(finished):
     read = export.read_run(str(finished))
     known = dataclasses.replace(read, percent=20.0, num_test_images=10_000)
     # 1.96 sqrt(0.2 * 0.8 / 10,000) = 0.784 %.

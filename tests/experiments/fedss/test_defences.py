@@ -1,6 +1,5 @@
 """What protects clients, as flags of `./run.sh train`: DP, and what the server sees."""
 
-import csv
 import json
 
 import pytest
@@ -108,7 +107,7 @@ def test_a_run_that_hides_tells_what_it_costs(run_train, tmp_path, one_layer):
     written = (folder / "flags.txt").read_text().splitlines()
     assert set(flags) <= set(written)
     _, *rows = central_runs.rows_of(folder)
-    (table,) = csv.DictReader((folder / "table.csv").open())
+    (table,) = central_runs.rows_of(folder, "table.csv")
     assert all(0 < int(row["w/dropped_rows"]) < 40 for row in rows)
     # A union of three: more than one client's own, at most n; d = 64.
     down, up = ([float(row[f"bytes_{way}"]) for row in rows] for way in ("down", "up"))
@@ -152,7 +151,7 @@ def test_epsilon_is_in_metrics_progress_table_and_record(
     assert all(float(row["dp/clip"]) == 1 for row in rows)
     assert f"epsilon {expected[1]:.3g}" in errors
     assert "neighbouring data: a client is added or removed" in output
-    (table,) = csv.DictReader((folder / "table.csv").open())
+    (table,) = central_runs.rows_of(folder, "table.csv")
     assert float(table["epsilon"]) == pytest.approx(expected[1])
     done = json.loads((folder / "done.json").read_text())
     assert done["outcomes"]["fedss"]["epsilon"] == pytest.approx(expected[1])

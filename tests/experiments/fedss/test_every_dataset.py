@@ -93,7 +93,7 @@ def test_imagenet21k(train_on, tmp_path):
 @pytest.mark.parametrize(
     "partition", ["mixed", pytest.param("dirichlet", marks=pytest.mark.slow)]
 )
-def test_tiny_imagenet(train_on, test_data, tmp_path, partition):
+def test_tiny_imagenet(train_on, test_data, partition):
     output, rows = train_on(
         "--dataset=tiny_imagenet",
         f"--data_dir={test_data / 'tiny-imagenet-sub'}",

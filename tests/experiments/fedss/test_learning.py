@@ -1,16 +1,14 @@
 """The demo's methods learn: minutes each, so with --slow only. CI runs them."""
 
-import csv
-
 import pytest
 
-from tests.experiments import program_server
+from tests.experiments import central_runs, program_server
 
 
 def top1_by_method(tmp_path, name, *flags):
     folder = f"--results_dir={tmp_path / 'run'}"
     program_server.run_alone(f"experiments.fedss.{name}", *flags, folder).ok()
-    rows = csv.DictReader((tmp_path / "run" / "table.csv").open())
+    rows = central_runs.rows_of(tmp_path / "run", "table.csv")
     return {row["method"]: float(row["top1_percent"]) for row in rows}
 
 

@@ -1,4 +1,3 @@
-import csv
 import json
 import subprocess
 import sys
@@ -41,7 +40,7 @@ def test_a_run_leaves_a_folder_that_explains_it(run_train, tmp_path, one_layer):
     assert [row["round"] for row in rows] == ["0", "1", "2", "3"]
     assert [bool(row["top1"]) for row in rows] == [True, False, True, True]
     assert [bool(row["loss"]) for row in rows] == [False, True, True, True]
-    (table,) = csv.DictReader((folder / "table.csv").open())
+    (table,) = central_runs.rows_of(folder, "table.csv")
     assert float(table["top1_percent"]) == 100 * float(rows[-1]["top1"])
     central_runs.assert_repeated(run_train, flags, folder, ["fedss.npz"])
 

@@ -1,5 +1,3 @@
-import csv
-import functools
 import json
 import re
 import shutil
@@ -12,6 +10,7 @@ from experiments.fedss import run_config, train, tune
 from tests.experiments import central_runs, killing, program_server, run_folders
 from tff_fedss.training import run_files
 
+HERE = tune
 SMALL = (
     *central_runs.GLYPHS,
     "--clients_per_round=2",
@@ -20,12 +19,6 @@ SMALL = (
     "--rounds_per_checkpoint=1",
     "--validation_share=0.25",
 )
-
-
-@pytest.fixture
-def run_tune(run_program):
-    """Runs the program in this process: flags -> an `Outcome`."""
-    return functools.partial(run_program, tune)
 
 
 @pytest.fixture
@@ -67,10 +60,10 @@ def flags_of(job):
 DIVERGED = "error: fedss has diverged in round 2: a weight is not finite."
 
 
-def test_each_rate_and_m_has_an_ordinary_run(run_tune, made_up, tmp_path):
+def test_each_rate_and_m_has_an_ordinary_run(run_here, made_up, tmp_path):
     ends, begun = made_up
     ends |= {0.1: 50.0, 0.3: 60.0}
-    output, _ = run_tune(
+    output, _ = run_here(
         "--client_learning_rates=0.3,0.1",
         "--num_negatives_grid=10,5",
         "--dataset=glyphs:num_classes=40",
@@ -90,34 +83,34 @@ def test_each_rate_and_m_has_an_ordinary_run(run_tune, made_up, tmp_path):
     assert "Taken: --client_learning_rate=0.3 --num_negatives=5" in output
 
 
-def test_runs_of_another_search_are_not_taken(run_tune, made_up, tmp_path):
+def test_runs_of_another_search_are_not_taken(run_here, made_up, tmp_path):
     ends, begun = made_up
     ends |= {0.1: 50.0, 0.3: 60.0}
     flags = (*SMALL, f"--results_dir={tmp_path}", "--client_learning_rates=0.1")
-    run_tune("--method=neg_only", *flags).ok()
-    code, _, errors = run_tune(*flags)
+    run_here("--method=neg_only", *flags).ok()
+    code, _, errors = run_here(*flags)
     assert code == 2 and "--method=neg_only there, --method=fedss here" in errors
     # More rates are more of the same search.
     more = (*flags[:-1], "--client_learning_rates=0.1,0.3")
-    run_tune("--method=neg_only", *more).ok()
+    run_here("--method=neg_only", *more).ok()
     assert len(begun) == 2
 
 
-def test_a_diverged_run_counts_and_is_not_begun_again(run_tune, made_up, tmp_path):
+def test_a_diverged_run_counts_and_is_not_begun_again(run_here, made_up, tmp_path):
     ends, begun = made_up
     ends |= {0.1: 50.0, 0.3: 60.0, 1.0: DIVERGED}
     flags = (*SMALL, "--client_learning_rates=0.1,0.3,1", f"--results_dir={tmp_path}")
     for _ in range(2):
-        output, _ = run_tune(*flags).ok()
+        output, _ = run_here(*flags).ok()
         assert re.search(r"\| rate_1.0 +\| +0/1 \| +- \|", output)
         assert "Taken: --client_learning_rate=0.3" in output
         assert len(begun) == 3
 
 
-def test_all_diverged_is_an_error(run_tune, made_up, tmp_path):
+def test_all_diverged_is_an_error(run_here, made_up, tmp_path):
     ends, _ = made_up
     ends |= {0.1: DIVERGED, 1.0: DIVERGED}
-    code, output, errors = run_tune(
+    code, output, errors = run_here(
         *SMALL, "--client_learning_rates=0.1,1", f"--results_dir={tmp_path}"
     )
     assert code == 1
@@ -126,11 +119,11 @@ def test_all_diverged_is_an_error(run_tune, made_up, tmp_path):
     assert not (tmp_path / "tuned.flags").exists()
 
 
-def test_another_failure_is_no_divergence(run_tune, made_up, tmp_path):
+def test_another_failure_is_no_divergence(run_here, made_up, tmp_path):
     ends, begun = made_up
     ends |= {0.1: 50.0, 0.3: "error: No space left on device."}
     flags = (*SMALL, "--client_learning_rates=0.1,0.3", f"--results_dir={tmp_path}")
-    code, output, errors = run_tune(*flags)
+    code, output, errors = run_here(*flags)
     assert code == 1
     assert "FAILED: rate_0.3 seed 0" in errors and "No space left" in errors
     assert "1 of 2 runs have failed, and not by diverging" in errors
@@ -138,20 +131,16 @@ def test_another_failure_is_no_divergence(run_tune, made_up, tmp_path):
     # The same command tries it again, and only that.
     shutil.rmtree(tmp_path / "rate_0.3")
     ends[0.3] = 60.0
-    output, _ = run_tune(*flags).ok()
+    output, _ = run_here(*flags).ok()
     assert begun == ["rate_0.1 seed 0", "rate_0.3 seed 0", "rate_0.3 seed 0"]
     assert "Taken: --client_learning_rate=0.3" in output
 
 
-def rows_of(tmp_path):
-    return list(csv.DictReader((tmp_path / "tuning.csv").open()))
-
-
-def test_the_highest_metric_is_taken(run_tune, made_up, tmp_path):
+def test_the_highest_metric_is_taken(run_here, made_up, tmp_path):
     ends, _ = made_up
     ends |= {0.01: 40.0, 0.03: 61.0, 0.1: 50.0}
     flags = (*SMALL, "--client_learning_rates=0.1,0.01,0.03")
-    output, _ = run_tune(*flags, f"--results_dir={tmp_path}").ok()
+    output, _ = run_here(*flags, f"--results_dir={tmp_path}").ok()
     # sqrt(0.61 * 0.39 / 400)
     taken = "Taken: --client_learning_rate=0.03, the highest top-1 %: 61.00, with a "
     assert taken + "standard error of 2.44 on 400 images" in output
@@ -159,31 +148,33 @@ def test_the_highest_metric_is_taken(run_tune, made_up, tmp_path):
     assert (tmp_path / "tuning.md").read_text() in output
     flags = run_files.read_flags(tmp_path / "tuned.flags")
     assert flags == {"client_learning_rate": "0.03"}
-    percents = [100 * float(row["top1"]) for row in rows_of(tmp_path)]
+    percents = [
+        100 * float(row["top1"]) for row in central_runs.rows_of(tmp_path, "tuning.csv")
+    ]
     assert percents == pytest.approx([40.0, 61.0, 50.0], abs=1e-9)
     assert (tmp_path / "tuning.png").read_bytes()[:4] == b"\x89PNG"
 
 
-def test_where_nothing_gains_it_says_not_to_train(run_tune, made_up, tmp_path):
+def test_where_nothing_gains_it_says_not_to_train(run_here, made_up, tmp_path):
     ends, _ = made_up
     ends |= {0.01: 40.0, 0.03: 61.0}
     flags = (*SMALL, "--client_learning_rates=0.01,0.03", f"--results_dir={tmp_path}")
-    run_tune(*flags).ok()
+    run_here(*flags).ok()
     for path in tmp_path.glob("*/*/metrics.csv"):
         start = "\nfedss,0,0.0,"
         assert start in path.read_text()
         path.write_text(path.read_text().replace(start, "\nfedss,0,0.9,"))
-    output, _ = run_tune(*flags).ok()
+    output, _ = run_here(*flags).ok()
     assert "Gain in points: rate_0.01 -50.0; rate_0.03 -29.0." in output
     assert "Do not train with these flags: no run ends above the start." in output
 
 
-def test_of_equal_ones_the_first_is_taken(run_tune, made_up, tmp_path):
+def test_of_equal_ones_the_first_is_taken(run_here, made_up, tmp_path):
     ends, _ = made_up
     ends |= {0.01: 50.0, 0.1: 50.0}
     grids = ("--client_learning_rates=0.1,0.01", "--num_negatives_grid=10,5")
     small = [flag for flag in SMALL if "negatives" not in flag]
-    run_tune(*small, *grids, f"--results_dir={tmp_path}").ok()
+    run_here(*small, *grids, f"--results_dir={tmp_path}").ok()
     assert run_files.read_flags(tmp_path / "tuned.flags") == {
         "client_learning_rate": "0.01",
         "num_negatives": "5",
@@ -204,9 +195,9 @@ def test_of_equal_ones_the_first_is_taken(run_tune, made_up, tmp_path):
     ],
 )
 def test_bad_flags_are_refused_before_anything_is_written(
-    run_tune, tmp_path, flags, message
+    run_here, tmp_path, flags, message
 ):
-    central_runs.assert_refused(run_tune, flags, message, tmp_path / "new")
+    central_runs.assert_refused(run_here, flags, message, tmp_path / "new")
 
 
 @pytest.mark.slow
@@ -226,8 +217,9 @@ def test_a_killed_search_resumes_to_the_same_choice(tmp_path):
     program_server.run_alone(module, *resumed).ok()
     for name in ("tuned.flags", "rate_0.1/seed0/metrics.csv"):
         assert (killed / name).read_bytes() == (unbroken / name).read_bytes(), name
-    assert [row["is_done"] for row in rows_of(killed)] == ["True", "True", "False"]
-    taken = max(rows_of(killed), key=lambda row: float(row["top1"] or 0))
+    rows = central_runs.rows_of(killed, "tuning.csv")
+    assert [row["is_done"] for row in rows] == ["True", "True", "False"]
+    taken = max(rows, key=lambda row: float(row["top1"] or 0))
     program_server.run_alone(
         "experiments.fedss.train",
         *SMALL,

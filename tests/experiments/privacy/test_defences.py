@@ -1,10 +1,7 @@
 """`./run.sh table privacy/defences`."""
 
-import functools
 import json
 import types
-
-import pytest
 
 from experiments.common import cells as cells_lib
 from experiments.common import report, results
@@ -14,6 +11,7 @@ from experiments.privacy import cells, train
 from tests.experiments import central_runs, run_folders
 from tff_fedss import metrics
 
+HERE = train
 TABLE = cells_lib.tables_of("privacy")["defences", "mini"]
 SMALL = (
     "--dataset=glyphs:num_classes=60",
@@ -26,18 +24,6 @@ SMALL = (
     "--most_updates=2",
     "--participations=1,2",
 )
-
-
-@pytest.fixture
-def run(run_program):
-    """Runs the program in this process: flags -> an `Outcome`."""
-    return functools.partial(run_program, train)
-
-
-def test_participations_are_numbers(run, tmp_path):
-    run(*SMALL, "--participations=0", f"--results_dir={tmp_path}").refused(
-        "--participations=0: expected a whole number of at least 1"
-    )
 
 
 def test_attacks_are_on_what_is_seen():
@@ -121,13 +107,13 @@ def test_measurements_of_other_rounds_are_not_averaged(tmp_path):
     assert [cells.best(row, t) for t in (1, 30, 300)] == [0.1, 0.54, 0.57]
 
 
-def test_trainings_are_attacked_and_kept(run, tmp_path, one_layer):
+def test_trainings_are_attacked_and_kept(run_here, tmp_path, one_layer):
     found = {}
     for name in ("fresh", "threshold"):
         folder = tmp_path / f"m20_{name}" / "seed0"
         settings = cells_lib.as_arguments(cells.trainings(20)[name])
         flags = (*SMALL, *settings, f"--results_dir={folder}")
-        run(*flags).ok()
+        run_here(*flags).ok()
         found[name] = json.loads((folder / "done.json").read_text())
     # The same seeds ask for the same classes, and the process counts their union.
     fresh, threshold = (found[name]["measured"] for name in ("fresh", "threshold"))
@@ -142,7 +128,7 @@ def test_trainings_are_attacked_and_kept(run, tmp_path, one_layer):
     }
     assert {"requests", "unions", "update", "phi"} <= by_attack["fresh"]
     assert not {"update", "phi"} & by_attack["threshold"]
-    again, _ = run(*flags).ok()
+    again, _ = run_here(*flags).ok()
     assert "Already done, nothing to run.\ntop-1" in again
     run_of = {
         f"m20_{name}": [
@@ -154,9 +140,9 @@ def test_trainings_are_attacked_and_kept(run, tmp_path, one_layer):
     assert "secure" in titles and "secure, all, t = 3" in titles
 
 
-def test_a_poisson_cohort_without_clients_is_no_error(run, tmp_path, one_layer):
+def test_a_poisson_cohort_without_clients_is_no_error(run_here, tmp_path, one_layer):
     dp = ("--dp=gaussian:noise=0.5,sampling=poisson", "--clients_per_round=1")
-    run(*SMALL, *dp, "--rounds=4", f"--results_dir={tmp_path}").ok()
+    run_here(*SMALL, *dp, "--rounds=4", f"--results_dir={tmp_path}").ok()
     _, *rows = central_runs.rows_of(tmp_path)
     assert {bool(row["classes_per_client"]) for row in rows} == {True, False}
 

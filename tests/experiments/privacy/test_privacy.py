@@ -1,7 +1,6 @@
 """`./run.sh privacy`."""
 
 import csv
-import functools
 import pathlib
 
 import numpy as np
@@ -12,14 +11,9 @@ from experiments.privacy import attacks, privacy, seen
 from tests.privacy.test_intersection import expected
 from tff_fedss.privacy import intersection, success
 
+HERE = privacy
 N, M, CLIENTS = 120, 40, 24  # All of them.
 PUBLISHED = pathlib.Path(__file__).parents[3] / "docs/results/privacy"
-
-
-@pytest.fixture
-def run(run_program):
-    """Runs the program in this process: flags -> an `Outcome`."""
-    return functools.partial(run_program, privacy)
 
 
 def read(folder):
@@ -31,8 +25,8 @@ def read(folder):
         ]
 
 
-def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
-    output, _ = run(
+def test_the_intersection_is_as_precise_as_the_closed_form_says(run_here, tmp_path):
+    output, _ = run_here(
         "--attack=intersection",
         f"--dataset=glyphs:num_classes={N}",
         f"--num_negatives={M}",
@@ -69,7 +63,7 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--participations=1,x"], "--participations=1,x: expected a whole number"),
+        (["--participations=1,0"], "--participations=1,0: expected a whole number of"),
         (
             ["--attack=update,phi", "--aggregation=secure"],
             "nothing is left to attack. update: --aggregation=secure shows sums.",
@@ -77,8 +71,8 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run, tmp_path):
         (["--server_optimizer=sgdm:learning_rate=0"], "give sgdm, a rate above 0"),
     ],
 )
-def test_bad_flags_are_named_in_a_line(run, tmp_path, flags, message):
-    run(*flags, f"--results_dir={tmp_path}").refused(message, prints=True)
+def test_bad_flags_are_named_in_a_line(run_here, tmp_path, flags, message):
+    run_here(*flags, f"--results_dir={tmp_path}").refused(message, prints=True)
 
 
 def test_the_published_paper_settings_follow_from_the_sizes():
@@ -113,9 +107,9 @@ def test_an_attack_where_there_is_nothing_to_tell_leaves_no_record():
 
 
 @pytest.mark.slow
-def test_a_single_update_tells_the_positives(run, tmp_path):
+def test_a_single_update_tells_the_positives(run_here, tmp_path):
     """All attacks in a training of glyphs, n = 500 and m = 40."""
-    run(
+    run_here(
         "--num_negatives=40",
         "--rounds=10",
         "--rounds_per_evaluation=8",
@@ -161,8 +155,10 @@ def test_rows_that_do_not_move_are_no_positives():
 
 
 @pytest.mark.parametrize("aggregation", ["plain", "secure"])
-def test_secure_sums_hide_which_decoys_of_a_client_train(run, tmp_path, aggregation):
-    run(
+def test_secure_sums_hide_which_decoys_of_a_client_train(
+    run_here, tmp_path, aggregation
+):
+    run_here(
         "--attack=intersection",
         f"--dataset=glyphs:num_classes={N}",
         "--negatives=pool:size=60",
@@ -188,19 +184,19 @@ ONE_ROUND = (
 )
 
 
-def test_the_server_sees_updates_before_it_adds_noise(run, tmp_path, one_layer):
+def test_the_server_sees_updates_before_it_adds_noise(run_here, tmp_path, one_layer):
     found = []
     for flags in ((), ("--dp=gaussian:noise=1",)):
         folder = tmp_path / str(len(flags))
-        run(*ONE_ROUND, *flags, f"--results_dir={folder}").ok()
+        run_here(*ONE_ROUND, *flags, f"--results_dir={folder}").ok()
         found.append(read(folder))
     plain, noisy = found
     assert [row["auc"] for row in plain] == [row["auc"] for row in noisy]
     assert max(row["auc"] for row in plain) > 0.9
 
 
-def test_with_all_classes_on_each_client_there_is_nothing_to_find(run, tmp_path):
-    run(
+def test_with_all_classes_on_each_client_there_is_nothing_to_find(run_here, tmp_path):
+    run_here(
         "--attack=intersection",
         "--dataset=glyphs:num_classes=10",
         "--num_negatives=1",
