@@ -346,6 +346,7 @@ CALLS = [
     (lambda: from_arrays({}, PAIR), "the number of clients=0 must be at least 1"),
     (lambda: from_arrays({0: PAIR}, PAIR), "a client id must be a string, found 0"),
     (lambda: from_arrays({"ann": IMAGES}, PAIR), "client 'ann' must have .images, lab"),
+    (lambda: from_arrays({"ann": {"image": 1}}, PAIR), "client 'ann' must have .imag"),
     (lambda: from_arrays({"ann": (IMAGES / 1, LABELS)}, PAIR), "client 'ann' .*float"),
     (lambda: from_arrays({"ann": (IMAGES, LABELS + 2**32)}, PAIR), "from 0 to 2.31"),
     (lambda: from_arrays({"ann": PAIR}, PAIR, num_classes=4.5), "num_classes=4.5 must"),

@@ -1,11 +1,13 @@
 """Each kind of image file, whole or damaged, as TensorFlow and Pillow see it."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
 import tensorflow as tf
-from PIL import Image, ImageOps
+from PIL import Image, ImageOps, PngImagePlugin
 
 from tests.datasets.images import own_images
 from tests.refusals import refused
@@ -51,6 +53,47 @@ def test_transparent_pixels_are_white():
     assert (seen(encoded) == 255).all()
 
 
+def png(bits, colours, row, transparent):
+    """A PNG of two pixels, and of the value that is transparent, in 16 bits each."""
+    chunks = {
+        b"IHDR": struct.pack(">IIBBBBB", 2, 1, bits, colours, 0, 0, 0),
+        b"tRNS": transparent,
+        b"IDAT": zlib.compress(b"\0" + row),
+        b"IEND": b"",
+    }
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(content))
+        + name
+        + content
+        + struct.pack(">I", zlib.crc32(name + content))
+        for name, content in chunks.items()
+    )
+
+
+_GREY, _RGB = 0, 2
+
+
+@pytest.mark.parametrize(
+    "bits, colours, row, transparent",
+    [
+        (2, _GREY, b"\x60", b"\0\1"),
+        (4, _GREY, b"\x5a", b"\0\5"),
+        (8, _GREY, b"\x05\xaa", b"\0\5"),
+        (16, _GREY, b"\x12\x34\xaa\0", b"\x12\x34"),
+        (16, _RGB, 3 * b"\x12\x34" + 3 * b"\xaa\0", 3 * b"\x12\x34"),
+    ],
+)
+def test_the_transparent_value_of_a_png(bits, colours, row, transparent):
+    encoded = png(bits, colours, row, transparent)
+    for found in (seen(encoded), formats.pixels(encoded)):
+        np.testing.assert_array_equal(found, [[[255] * 3, [170] * 3]])
+
+
+def test_cmyk():
+    encoded = own_images.encoded(Image.fromarray(PIXELS).convert("CMYK"), "JPEG")
+    np.testing.assert_array_equal(seen(encoded), formats.pixels(encoded))
+
+
 def test_sixteen_bits():
     grey = (np.arange(120, dtype=np.uint16).reshape(12, 10) * 500).astype(np.uint16)
     expected = np.repeat((grey >> 8).astype(np.uint8)[..., np.newaxis], 3, -1)
@@ -71,6 +114,19 @@ def test_photographs_stand_upright(kind, orientation):
     encoded = own_images.encoded(PIXELS, kind, exif=exif)
     upright = ImageOps.exif_transpose(Image.open(io.BytesIO(encoded)))
     np.testing.assert_array_equal(seen(encoded), upright)
+
+
+@pytest.mark.parametrize("name", ["Raw profile type exif", "XML:com.adobe.xmp"])
+def test_an_orientation_among_the_texts_of_a_png(name):
+    exif = Image.Exif()
+    exif[_ORIENTATION] = _TRANSPOSED
+    texts = PngImagePlugin.PngInfo()
+    profile = f"\nexif\n0\n{exif.tobytes().hex()}"
+    xmp = f'<x tiff:Orientation="{_TRANSPOSED}"/>'
+    texts.add_itxt(name, profile if name.startswith("Raw") else xmp)
+    encoded = own_images.encoded(PIXELS, pnginfo=texts)
+    for found in (seen(encoded), formats.pixels(encoded)):
+        np.testing.assert_array_equal(found, np.rot90(PIXELS, -1))
 
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])

@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import numpy as np
@@ -147,6 +148,14 @@ def test_the_probe_is_of_phi_as_it_is_at_inference(data):
     blind = type(weights)(nothing, weights.non_trainable)
     assert task.evaluate(blind)["probe_top1"] == 0.5
     assert task.format_metric(0.5) == "50.0 %"
+
+
+def test_classes_of_one_image_cannot_be_probed(data):
+    one_each = dataclasses.replace(
+        data, probe_images=data.probe_images[::8], probe_labels=data.probe_labels[::8]
+    )
+    task = task_of(one_each)
+    assert len(one_each.probe_labels) == 2 and task.evaluate(run_of(task).weights) == {}
 
 
 @pytest.mark.slow

@@ -52,6 +52,14 @@ def test_evaluation_is_of_the_features():
     )
 
 
+def test_features_that_are_not_finite_end_a_run_as_diverged():
+    images = np.random.default_rng(0).integers(1, 256, [len(LABELS), 4, 4, 1], np.uint8)
+    task = tasks.Retrieval(unseen_dataset(images), flatten)
+    huge = tff.learning.models.ModelWeights([1e38 * np.eye(16), np.zeros([2, 16])], [])
+    measured = task.evaluate(huge)
+    assert np.isnan(measured["map_at_10"])
+
+
 def test_ten_images_are_too_few_for_map_at_10():
     images, labels = np.zeros([10, 4, 4, 1], np.uint8), np.arange(10) // 2 + 5
     with refused("MAP@10 needs 11 test images or more, found 10."):

@@ -69,6 +69,12 @@ def test_the_features_of_the_tests_are_measured(task):
     assert results["pair_accuracy"] > 0.8
 
 
+def test_features_that_are_not_finite_end_a_run_as_diverged(task):
+    huge = weights(task, np.eye(6, 4, dtype=np.float32))
+    huge.trainable[2][:4] = np.inf
+    assert np.isnan(task.evaluate(huge)[task.metric])
+
+
 def test_an_image_without_another_of_its_identity_is_no_query():
     task = verification(np.array([0, 0, 1, 1, 2, 3]))
     results = task.evaluate(weights(task, np.eye(4, dtype=np.float32)))

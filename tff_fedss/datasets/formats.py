@@ -1,9 +1,10 @@
 """Formats of encoded images: checks that one decodes, and conversion for TensorFlow.
 
 TensorFlow decodes JPEG and PNG in the input pipeline, without Python. It cannot read
-WebP or PPM, ignores the orientation in a photograph's Exif data, and drops alpha, which
-shows the colours of transparent pixels. `normalized` keeps a file that TensorFlow
-decodes as viewers do, and converts others to PNG.
+WebP or PPM, ignores the orientation in a photograph's Exif data, finds other colours in
+CMYK than Pillow, and drops alpha, which shows the colours of transparent pixels.
+`normalized` keeps a file that TensorFlow decodes as viewers do, and converts others to
+PNG.
 """
 
 import io
@@ -43,9 +44,19 @@ _TURNS = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-_EXIF_MARKS = {"JPEG": b"Exif\0\0", "PNG": b"eXIf"}
+# What comes before an orientation, in all the places where Pillow finds one.
+_EXIF_MARKS = {
+    "JPEG": (b"Exif\0\0",),
+    "PNG": (b"eXIf", b"Raw profile type exif", b"XML:com.adobe.xmp"),
+}
 _EXIF_WITHIN = 1 << 17  # An Exif segment is at most 64 KiB, near the start of a JPEG.
 _WHITE = 255
+# Brings the transparent value of a PNG to the eight bits of Pillow's pixels.
+_TO_8_BITS = {
+    "L;2": lambda grey: 85 * grey,
+    "L;4": lambda grey: 17 * grey,
+    "RGB;16B": lambda colour: tuple(value >> 8 for value in colour),
+}
 
 # Pillow's errors for damaged files.
 _DECODING_ERRORS = (
@@ -155,14 +166,15 @@ def _damaged(encoded: bytes, error: Exception) -> ValueError:
 
 
 def _needs_work(image: Image.Image, encoded: bytes) -> bool:
-    mark = _EXIF_MARKS.get(image.format)
-    if mark is None:  # TensorFlow cannot decode (all kinds of) the format.
+    marks = _EXIF_MARKS.get(image.format, ())
+    # TensorFlow cannot decode (all kinds of) the format, or finds other colours.
+    if not marks or image.mode == "CMYK":
         return True
     if "A" in image.getbands() or "transparency" in image.info:
         return True
     # Checked first: reading a PNG's Exif by Pillow decodes the image.
     within = encoded if image.format == "PNG" else encoded[:_EXIF_WITHIN]
-    return mark in within and _turn(image) is not None
+    return any(mark in within for mark in marks) and _turn(image) is not None
 
 
 def _turn(image: Image.Image) -> Image.Transpose | None:
@@ -178,10 +190,17 @@ def upright_on_white(image: Image.Image) -> Image.Image:
 
     Of 16 bits, the higher eight are kept.
     """
+    stored = image.tile[0][3] if image.tile else None  # It has no tile once loaded.
+    transparent = image.info.get("transparency")
     turn = _turn(image)
+    if transparent is not None and stored in _TO_8_BITS:
+        image.info["transparency"] = _TO_8_BITS[stored](transparent)
     if image.mode.startswith("I"):
         # 16 bits. Pillow's conversion makes all values from 255 on white.
-        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        values = np.asarray(image)
+        grey = (values >> 8).astype(np.uint8)
+        grey[values == transparent] = _WHITE
+        image = Image.fromarray(grey)
     elif "A" in image.getbands() or "transparency" in image.info:
         image = image.convert("RGBA")
         white = Image.new("RGBA", image.size, (_WHITE,) * 4)

@@ -129,8 +129,10 @@ def check_test_share(share: float) -> None:
 def check_clients(option: str, clients: np.ndarray | None) -> None:
     """Raises InvalidInputError unless the data that an option needs have clients."""
     if clients is None:
-        how = "folders=client/class, or a column `client` in images.csv"
-        raise InvalidInputError(f"{option} needs clients: {how}.")
+        raise InvalidInputError(
+            f"{option} needs clients: folders=client/class, a column `client` in "
+            "images.csv, or, of TFDS, client=FEATURE."
+        )
 
 
 def numbered(labels: np.ndarray, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -87,7 +87,6 @@ def glyphs(
     """
     errors.check_at_least(
         1,
-        num_classes=num_classes,
         image_size=image_size,
         mean_classes_per_client=mean_classes_per_client,
         clients_per_class=clients_per_class,

@@ -161,7 +161,7 @@ class Pretraining(Task):
         super().__init__(data)
         self.model_fn = model_fn
         self.steps_per_epoch = -(-len(data.train_labels) // batch_size)
-        self.has_probe = len(data.probe_labels) > 0
+        self.has_probe = bool(_every_second(data.probe_labels).any())
         self._augment = tf.function(augmentation, reduce_retracing=True)
         self._batch_size = batch_size
         self._seed = seed
@@ -190,9 +190,9 @@ class Pretraining(Task):
     def evaluate(self, weights: tff.learning.models.ModelWeights) -> dict[str, float]:
         """Measures `probe_top1`, of a linear classifier of classes not trained.
 
-        It is fitted to every second image of each class and tested on the
-        others. Without such classes nothing is measured. Weights are trainable
-        = [*phi, W], and phi's other variables.
+        It is fitted to every second image of each class and tested on the others;
+        without two images of such a class nothing is measured. Weights are trainable =
+        [*phi, W], and phi's other variables.
         """
         if not self.has_probe:
             return {}

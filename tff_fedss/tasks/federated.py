@@ -4,6 +4,7 @@ import abc
 import collections
 import concurrent.futures
 import functools
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -315,6 +316,8 @@ class Retrieval(FederatedTask):
             "mean_cosine": see `metrics.MeanCosine`}.
         """
         features, labels = self._all_features(weights, self.dataset.test_examples())
+        if not np.isfinite(features).all():
+            return {self.metric: math.nan}  # The loop ends such a run.
         cosine = metrics.MeanCosine()
         cosine.add(features)
         scores = metrics.retrieval_scores(features, labels, _R)

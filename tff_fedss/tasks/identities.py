@@ -1,6 +1,7 @@
 """Identity verification task: training over very many classes (Partial FC)."""
 
 import functools
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -134,6 +135,8 @@ class IdentityVerification(SampledSoftmaxTask):
 
         num_tests = len(self.dataset.test_labels)
         features = features_of(self.dataset.test_examples, num_tests)
+        if not np.isfinite(features).all():
+            return {self.metric: math.nan}  # The loop ends such a run.
         cosines = metrics.pair_cosines(features, self._pairs)
         is_same = self._pairs.is_same
         labels = self.dataset.test_labels

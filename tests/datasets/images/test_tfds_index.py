@@ -45,6 +45,11 @@ def test_any_feature_may_be_the_class(folder):
     assert index.client_names == index.class_names
 
 
+def test_texts_that_are_not_utf_8_stay_distinct():
+    names, numbers = tfds_index._numbered(np.array([b"\xe9", b"\xe8"], object))
+    assert names == ["\\xe8", "\\xe9"] and list(numbers) == [1, 0]
+
+
 def test_it_is_listed_once(folder, monkeypatch):
     first = load(folder)
     monkeypatch.setattr(tfds_index.records, "_scan", None)

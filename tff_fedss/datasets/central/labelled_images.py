@@ -293,7 +293,7 @@ def from_index(
     """Decodes all images of an index, in its order, to 1 or 3 channels.
 
     `splits.hold_out` has the tests, without "classes"; None: the data's own, or images.
-    The classes are those of the training images, in the order of their names.
+    The classes are those of the training images, in their order there.
     """
     chosen = splits.hold_out(
         images,

@@ -115,7 +115,8 @@ class FederatedDataset:
         check_range("the number of clients", len(clients), 1)
         for client_id in clients:
             check_kind("a client id", client_id, str, "a string")
-        first = np.asarray(next(iter(clients.values()))[0])
+        client_id = next(iter(clients))
+        first, _ = _pair(clients[client_id], f"client {client_id!r}")
         checked = {
             client_id: _checked_arrays(arrays, first, f"client {client_id!r}")
             for client_id, arrays in clients.items()
@@ -385,12 +386,17 @@ def _check_element(image: tf.TensorSpec, label: tf.TensorSpec) -> None:
         )
 
 
-def _checked_arrays(
-    arrays: clients_lib.Arrays, like: np.ndarray, whose: str
-) -> clients_lib.Arrays:
+def _pair(arrays: Any, whose: str) -> tuple[np.ndarray, np.ndarray]:
     if not isinstance(arrays, tuple | list) or len(arrays) != 2:
         raise InvalidInputError(f"{whose} must have (images, labels), a pair.")
     images, labels = map(np.asarray, arrays)
+    return images, labels
+
+
+def _checked_arrays(
+    arrays: clients_lib.Arrays, like: np.ndarray, whose: str
+) -> clients_lib.Arrays:
+    images, labels = _pair(arrays, whose)
     are_labels = labels.ndim == 1 and len(labels) and labels.dtype.kind in "iu"
     are_labels = are_labels and labels.min() >= 0 and labels.max() < 2**31
     is_input = like.ndim > 1 and like.dtype in [d.as_numpy_dtype for d in _INPUTS]
@@ -414,7 +420,7 @@ def _checked_num_classes(num_classes: int | None, largest: int) -> int:
     if num_classes is None:
         return largest + 1
     check_range("num_classes", num_classes, largest + 1, whole=True)
-    return num_classes
+    return int(num_classes)  # JSON has no integers of NumPy.
 
 
 def _check_test_labels(labels: np.ndarray, num_classes: int, is_unseen: bool) -> None:

@@ -76,7 +76,7 @@ def load(
 
     Returns:
         The data set, see `federated_dataset`. Classes that clients may have are
-        numbered in the order of their names.
+        numbered in the order of `images.class_names`.
     """
     check_range("validation_share", validation_share, 0, 1, above=on_validation)
     rng = partitions.generator(seed, _PHILOX_STREAM)

@@ -119,7 +119,8 @@ class ImageIndex:
         """Decodes every image once, unless the same files have been checked before."""
         numbers = np.unique(self._files)
         names, states = self._identity(numbers)
-        sources.kept("checked", names, states, lambda: self._check(numbers))
+        kind = f"checked for {self._normalize.__name__}"  # It accepts other formats.
+        sources.kept(kind, names, states, lambda: self._check(numbers))
 
     def identity(self) -> tuple[list[str], np.ndarray]:
         """Returns what `encoded` depends on: names, and states, int64[..., 2].

@@ -44,7 +44,8 @@ class Layout:
 
     Attributes:
         files: Positions in the source's `names`, int64[N].
-        class_names: Sorted; a label is a position here. None without classes.
+        class_names: A label is a position here. Sorted, but those of TFDS have its
+            order. None without classes.
         labels: int32[N]; None without classes.
         client_names: Sorted; None without clients.
         clients: int32[N], positions in `client_names`; None without clients.

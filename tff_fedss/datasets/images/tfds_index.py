@@ -150,8 +150,8 @@ def _keys(
         if key is None and kind is None:
             continue
         if key is None:
-            possible = [k for k, feature in features if type(feature) is kind]
-            key = possible[0] if len(possible) == 1 else None
+            of_kind = [k for k, feature in features if type(feature) is kind]
+            key = of_kind[0] if len(of_kind) == 1 else None
         if key not in possible:
             found = f"of {', '.join(info.features)}, {', '.join(possible) or 'none'}"
             raise InvalidInputError(f"{name}={key}: {found} can be the {name}.")
@@ -213,7 +213,10 @@ def _numbered(values: np.ndarray) -> tuple[list[str], np.ndarray]:
     """Returns the distinct values as texts, in order, and each value's position."""
     different, places = np.unique(values, return_inverse=True)
     names = [
-        value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+        # Texts that are not UTF-8 stay distinct.
+        value.decode(errors="backslashreplace")
+        if isinstance(value, bytes)
+        else str(value)
         for value in different.tolist()
     ]
     return names, places.astype(np.int32)
