@@ -226,7 +226,7 @@ def split(
             ),
         ]
     ):
-        # Both, since without negatives nothing reads the number of the others.
+        # Both depend on the checks: without negatives only P_k is read.
         return tf.identity(positives), num_classes - num_positives
 
 
@@ -239,8 +239,8 @@ def draw_others(
 ) -> tf.Tensor:
     """Draws int32[min(m, n - |P_k|)] of the classes that are not in P_k, distinct.
 
-    P_k is int32[|P_k|], ascending; `others` is n - |P_k|. Unless `always_fit`, all
-    others are taken where m is larger.
+    P_k is int32[|P_k|], ascending; `others` is n - |P_k|. If m may be larger than that,
+    `always_fit` must be false.
     """
 
     def draw():

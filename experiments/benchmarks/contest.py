@@ -90,8 +90,8 @@ class Result:
         weights_difference: |w - w'| / |w - w_0| of all weights together, after the
             first round or after the next `repeats`, whichever is larger: w' the
             contender's, w the reference's, w_0 the initial ones.
-        loss_difference: Difference of the global model over all clients' data,
-            relative.
+        loss_difference: Relative difference of the global model's loss over all
+            clients' data.
         peak_mib: The sum of the peaks of its processes' resident memory.
     """
 

@@ -2,11 +2,11 @@
 
     ./run.sh python -m experiments.benchmarks.operations
 
-traces a step of FedAvg (workload.py; a batch of 32, SGD) on one thread. Of the traces
-of an operation the shortest counts: other programs can only make it longer. The work of
-convolutions and matrix products is their floating-point operations, at the peak that of
-a product of 512x512 matrices; the work of others is the bytes of their inputs and
-outputs, at the peak that of a copy of 4 MiB. Prints a table. One minute.
+traces a step of FedAvg (workload.py; a batch of 32, SGD) on one thread, 30 times. The
+shortest time of an operation counts: other programs can only make it longer. The speed
+of convolutions and matrix products is in floating-point operations per second, its peak
+that of a product of 512x512 matrices; the speed of other operations is in bytes of
+inputs and outputs, its peak that of a copy of 4 MiB. Prints a table. One minute.
 """
 
 import collections
@@ -25,7 +25,7 @@ from experiments.benchmarks.workload import BATCH_SIZE, LOGIT_SCALE, Workload
 from experiments.common import config, program
 from tff_fedss import models
 
-# The first that fits an operation's type, after "sgd/" where it is a part of SGD.
+# Patterns of operations' types, which begin with "sgd/" in SGD; the first match counts.
 _KINDS = {
     "SGD": "sgd/",
     "depthwise convolution": "Depthwise.*Native$",

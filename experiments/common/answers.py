@@ -140,7 +140,7 @@ def is_fresh(path: pathlib.Path) -> bool:
     sources = [_ROOT / "run.sh"]
     for folder in ("experiments", "tff_fedss", "data"):
         sources += (_ROOT / folder).rglob("*.py")
-    # An editor's lock of a source is a link to nothing.
+    # Broken links, such as an editor's lock of a source, do not count.
     return all(x.stat().st_mtime <= written for x in sources if x.exists())
 
 

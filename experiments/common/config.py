@@ -320,7 +320,7 @@ def with_flags(message: str, flag_names: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def naming(flag: str) -> Iterator[None]:
-    """Begins the library's message on a value with the flag that gave it.
+    """Converts a ValueError of the body into one whose message begins with the flag.
 
     Raises:
         InvalidInputError: Instead of the ValueError.

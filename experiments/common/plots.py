@@ -208,7 +208,7 @@ def drawing_afterwards(draw: Callable[[], None]) -> Iterator[None]:
 def write_curves(path: pathlib.Path, panels: Iterable[Panel]) -> bool:
     """Draws panels of curves, two in a row, with one legend, and writes the figure.
 
-    Panels without a curve are left out. Returns whether there was any other.
+    Panels without a curve are left out. Returns whether any panel is left.
     """
     panels = [panel for panel in panels if panel.curves]
     if not panels:

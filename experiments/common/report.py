@@ -123,9 +123,10 @@ def read(table: Table, results_dir: pathlib.Path) -> dict[str, list[results.Run]
 def _check_is_of_cell(
     run: results.Run, cell: Cell, firsts: dict[str, results.Run]
 ) -> None:
-    """Checks that a run has its cell's flags, and other cell flags by default.
+    """Checks that a run has its cell's flags, and defaults for other cell flags.
 
-    `firsts` has the first run of a cell with the default, by flag.
+    `firsts` keeps, by flag, the first run whose cell does not set the flag: its value
+    is taken for the default.
     """
     free = {*_FREE, run.kind.length}
     unset = run.kind.cell_flags - {*cell.settings, *free, *results.MEASUREMENT}

@@ -258,9 +258,10 @@ def check_comparable(
 def _check(
     runs: Sequence[Run], free: Collection[str], why: str, of_data: Collection[str] = ()
 ) -> None:
-    """Checks that runs agree in flags, and that those with a data.json have the same.
+    """Checks that runs agree in all flags except `free`, and in data.json if present.
 
-    Runs that differ in a flag of `of_data`, which selects the data, need not.
+    data.json may differ between runs that differ in a flag of `of_data`: these flags
+    select the data.
     """
     firsts: dict[tuple, Run] = {}
     for run in runs:

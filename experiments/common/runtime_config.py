@@ -12,7 +12,7 @@ from tff_fedss import runtime
 from tff_fedss.errors import InvalidInputError
 
 _TOPIC = "Where it runs"
-# The runtimes for which a flag of `RuntimeConfig` is.
+# The runtimes that each of these flags is for.
 _RUNTIMES = {
     "num_gpus": ("in_process",),
     "xla": ("in_process", "cluster"),

@@ -95,8 +95,8 @@ class Config(config.Config):
     )
     pretrained: str | None = config.flag(
         None,
-        "As for the program of the cells, for those that start from no other cell: "
-        "ImageNet-1k weights, say.",
+        "Weights to start from, such as ImageNet-1k's: --pretrained of the cells that "
+        "start from no other cell.",
     )
 
     def flags(self) -> dict[str, config.Flag]:
@@ -189,8 +189,8 @@ def find(
     for published in ("runs.tar.xz", table.results):
         if not config.report and (folder / published).exists():
             raise InvalidInputError(
-                f"--results_dir={folder} holds {published}, of which the page would "
-                "be: give --report, or another folder."
+                f"--results_dir={folder} holds {published}, whose runs the page would "
+                "show: give --report, or another folder."
             )
     seeds = list(dict.fromkeys(config.seeds or table.seeds))
     return TableRuns(

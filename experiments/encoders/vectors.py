@@ -1,4 +1,4 @@
-"""Vectors of images, computed in batches, kept in a file; an encoder, images as flags.
+"""Vectors of images, and their file; the flags for an encoder, images and vectors.
 
 A file of vectors, .parquet or .npz, has fingerprints of its images and its encoder,
 which a later program compares with its own.

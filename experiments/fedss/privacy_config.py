@@ -24,7 +24,8 @@ class RandomizedResponse:
 
     Attributes:
         epsilon: The most that a client's requests reveal of any one class, in nats.
-            With less, fewer examples train, since their class must be asked for.
+            With a smaller epsilon a client asks for fewer of its own classes, and only
+            the examples of these train.
     """
 
     epsilon: Annotated[float, Range(low=1e-6)]
@@ -62,7 +63,7 @@ _NEGATIVES = {
 _AGGREGATIONS = {"plain": Word(), "secure": word(Secure)}
 
 
-# What is beyond rounds to a negative divergence, or divides by 0, in the accounting.
+# Outside of these bounds the accounting divides by 0, or rounds a divergence below 0.
 _LEAST_NOISE, _MOST_NOISE = 1e-9, 1e5
 
 

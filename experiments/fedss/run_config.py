@@ -15,8 +15,8 @@ from tff_fedss import models, tasks
 from tff_fedss.class_sets import LOGIT_CORRECTIONS
 from tff_fedss.errors import InvalidInputError
 
-# Flags that depend on the data with `Settings.follows_data`: unset until these are
-# loaded.
+# With `Settings.follows_data` these flags depend on the data, and are unset until the
+# data are loaded.
 _FOLLOW_DATA = ("num_negatives", "clients_per_round", "image_size")
 # Flags that are unset in flags.txt: the same data give the same values.
 LATE = ("logit_scale", "gradient_clip_norm", "initial_norm")

@@ -74,9 +74,9 @@ def load(
 
     Returns:
         The flags, with `keep` and, if it is "best", a share of validation clients; the
-        data set; the same with the validation clients' images as test, None if there
-        are none or the run measures on them anyway; and a line for the user if the data
-        decided.
+        data set; the data set with the validation clients' images as its test, None if
+        there are no such clients or the data set already has that test; and a line for
+        the user if the data decided.
 
     Raises:
         InvalidInputError: If the data are missing or damaged, or cannot have validation

@@ -6,9 +6,9 @@
     ./run.sh table moco/gammas --data_dir=CIFAR10
     ./run.sh table moco/1 --scale=paper
 
-B, C and D start from A with gamma = 0 and the same seed, whose views they see again, in
-the same order. So their tables run that first. C and D are compared with B's gamma = 0,
-and run it too. All four tables share their runs.
+B, C and D start from A with gamma = 0 and the same seed, so their tables run that cell
+first; they see A's views again, in the same order. C and D are compared with B at gamma
+= 0, so their tables also run that cell. All four tables share their runs.
 
 Minutes on one core at --scale=mini: 9 a run. What to expect: docs/results/moco; a
 random encoder 43.9 %, A 48.6 to 49.5 %, D 50.3 to 50.8 %. --scale=paper has not been

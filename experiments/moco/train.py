@@ -309,7 +309,7 @@ def _check_memory(config: Config, backbone_fn: Callable[[], tf.keras.Model]) -> 
     """Refuses what cannot fit into memory, before the data are read."""
     batch_size, queue_size = config.batch_size, config.queue_size
     images = memory_needs.images(batch_size, config.image_size, 3)
-    memory.check(images)  # First: a backbone of larger images has no size.
+    memory.check(images)  # First: a backbone for larger images cannot be measured.
     memory.check(
         images | memory_needs.matrix("the queue", queue_size, _KEY_DIM),
         # Two encoders, and one's gradient and momentum.

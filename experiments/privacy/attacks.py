@@ -212,7 +212,8 @@ class Aggregate(Attack):
     """The attacks on the sums of rounds.
 
     Attributes:
-        lone_shares: The share of its rows that are nobody else's, for each request.
+        lone_shares: For each request, the share of its rows that no other client of the
+            cohort asks for.
 
     Args:
         positives: bool[clients, n], P_k of all clients, the truth.

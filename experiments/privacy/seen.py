@@ -161,7 +161,7 @@ class Requests:
             self._share_of_others = float(np.mean(by_others))
 
     def model(self, num_positives: int) -> intersection.RequestModel:
-        """Returns the probabilities that classes are requested by a client of |P_k|."""
+        """Returns the probabilities that a client of |P_k| classes requests a class."""
         config, n = self._config, self._dataset.num_classes
         if size_is_known(config):
             found = intersection.fresh(n, num_positives, config.num_decoys)

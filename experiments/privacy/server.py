@@ -14,7 +14,7 @@ from tff_fedss.privacy import aggregate
 METHOD = "fedss"
 
 
-# Of what an attacked training does not do.
+# Flags of `train` for what an attacked training does not do.
 _UNUSED = frozenset({"keep", "patience", "train_top1", "rounds_per_checkpoint"})
 
 

@@ -24,7 +24,7 @@ _KIND = results_lib.RunKind(
     cell_flags=frozenset({"sampler", "nu", "num_frequencies"}),
 )
 _LOSS = Metric("loss", "training loss (each sampler's own)", scale=1)
-# The samplers of the gradient's negatives, see `samplers`.
+# Metrics of the negatives that a sampler draws.
 _DRAWN = (
     Metric("clipped_share", "clipped", ".1%", 1, False, 0),
     Metric("effective_samples", "effective m", ".3g", 1, False, 0),

@@ -221,9 +221,9 @@ class NoisedRowsFactory(tff.aggregators.UnweightedAggregationFactory):
         num_classes: n.
 
     Raises:
-        TypeError: If `private` is another factory, or has its own way of adding
-            records. Zeroing goes around this one: `WrappedRowsFactory(zeroing,
-            NoisedRowsFactory(...))`.
+        TypeError: If `private` is another factory, or has another
+            `record_aggregation_factory` than a `SumFactory`. To zero updates, wrap this
+            factory: `WrappedRowsFactory(zeroing, NoisedRowsFactory(...))`.
     """
 
     # The noise of a round without clients is released as well.

@@ -95,8 +95,8 @@ class SelfPacedStudent(InPlace):
         self._seed = seed
         self._infer = models.inference(model)
         self._update_graph = tf.function(self._step, reduce_retracing=True)
-        # First the graph of whole mini-batches, also for a run that resumes at a short
-        # one: those share a second graph, which rounds differently.
+        # Traces the graph of whole mini-batches first, also if a run resumes at a short
+        # mini-batch: short ones share a second graph, which rounds differently.
         self._update_graph.get_concrete_function(
             images[:batch_size], labels[:batch_size]
         )

@@ -93,8 +93,8 @@ class SampledSoftmax(InPlace):
         self._carry = encoder.initial_carry
         # h, labels and left_out of the last mini-batch.
         self._last: tuple[np.ndarray, np.ndarray, np.ndarray | None] | None = None
-        # Otherwise a graph for each size of a mini-batch: a run may resume at the short
-        # last one of an epoch, and graphs for any size round differently.
+        # Unless shapes vary, each mini-batch size has its own graph: a graph for all
+        # sizes rounds differently, and a run may resume at the short last mini-batch.
         self._update_graph = tf.function(
             self._step, reduce_retracing=encoder.shapes_vary
         )

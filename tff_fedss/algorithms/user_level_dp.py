@@ -65,8 +65,8 @@ class State(NamedTuple):
 
     Attributes:
         clip: float32[], C of the next round.
-        estimate: float32[], the estimate of the quantile. The clip equals it; with a
-            tree it is set to it when the tree restarts.
+        estimate: float32[], the estimate of the quantile. The clip equals the estimate
+            or, with a tree, is set to the estimate only when the tree restarts.
         num_rounds: int32[], the number of completed rounds.
         noise: The generator's state, and the nodes of the tree.
     """

@@ -167,7 +167,7 @@ def given(index: Any, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, str]:
 def _images(
     index: Any, rows: np.ndarray, share: float, rng: np.random.Generator
 ) -> np.ndarray:
-    """Returns a rounded share of each class, which leaves an image to every class."""
+    """Chooses a rounded share of each class, but never all of it: bool[rows]."""
     labels = index.labels[rows]
     order = partitions.random_order_by(labels, rng)
     sizes = np.bincount(labels)
@@ -313,10 +313,10 @@ def hold_out_clients(
 def _images_of(
     dataset: FederatedDataset, client_ids: list[str], is_known: np.ndarray
 ) -> tuple[tf.data.Dataset, int, int]:
-    """Returns the stored examples of clients in known classes, bool[n].
+    """Returns the clients' stored examples of known classes, client after client.
 
-    They come client after client, with their number and that of all the clients'
-    examples.
+    Known classes are bool[n]. Also returns the number of these examples, and the number
+    of all the clients' examples.
     """
     num_known = num_images = 0
     for client_id in client_ids:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from tff_fedss import models
 from tff_fedss.metrics.retrieval import class_sizes, finite_features, unit
 
-# Of the cosines with class centres that are computed at a time.
+# Number of cosines with class centres that are computed at a time.
 _BLOCK_NUMBERS = 2**22
 # Cosines that differ by less, in float64, are equal.
 _EQUAL = 1e-12
@@ -110,7 +110,7 @@ def center_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
         without = unit(sums[own] - units[rows])
         of_own = np.sum(units[rows] * without, 1)
         cosines[np.arange(len(rows)), own] = -np.inf
-        # Not rounding decides between equal cosines, such as of collapsed features.
+        # Rounding must not decide between equal cosines, such as of collapsed features.
         right += int(np.sum(of_own > cosines.max(1) + _EQUAL))
     return right / len(queries)
 

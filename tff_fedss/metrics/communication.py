@@ -53,7 +53,7 @@ def classifier_traffic(
 ) -> ClassifierTraffic:
     """Computes the traffic of the classifier.
 
-    An update has the ids of its classes if the request has not. In a secure sum, a
+    Ids of classes are sent at most once, in request or update. In a secure sum, a
     client's update has a row for each class that all clients got: those of the union,
     or all; if requests are known, masks are needed only among the clients that asked
     for a row. A masked number counts like an unmasked one. The messages of the

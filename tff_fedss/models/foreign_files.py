@@ -1,4 +1,4 @@
-"""Model files of others: what Keras and h5py would run, unpack or open beside them.
+"""Model files of others, checked for what Keras and h5py would run, unpack or open.
 
 `safe_mode` of Keras 2.15 refuses the Python code of a Lambda. It runs any function of
 TensorFlow that a layer names, also one that writes files, imports any module that a

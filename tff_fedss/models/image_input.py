@@ -181,7 +181,7 @@ def _pillow_weights(
     # TensorFlow has optimized the graph.
     scale = tf.math.divide_no_nan(used, size)
     spread = tf.maximum(scale, 1.0)
-    # Numbers are right of tensors: saved left of one, they are loaded as float32.
+    # A number must be the right operand: a left one is float32 in a loaded model.
     support = spread * _PILLOW_SUPPORT[kind]
     centers = (length - used) / 2.0 + scale * [k + 0.5 for k in range(size)]
     first = tf.maximum(tf.floor(centers - support + 0.5), 0.0)

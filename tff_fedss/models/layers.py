@@ -287,7 +287,8 @@ class GroupNormalization(tf.keras.layers.GroupNormalization):
         return outputs
 
 
-# The fewest elements of a row that TensorFlow multiplies fast with one that it repeats.
+# Rows of up to this many elements, of several positions: TensorFlow multiplies them
+# fast with a repeated row.
 _ROW = 384
 
 

@@ -184,8 +184,8 @@ def _architecture(
 ) -> dict[str, Any]:
     """Returns the configuration of the network up to its features, without seeds.
 
-    It lacks the embedding, which may have any size, since it builds this model. Its
-    layers have Keras's current policy, `policy`.
+    A model is built for it, without the embedding, which may have any size. Its layers
+    have Keras's current policy, which `policy` must name (for the cache).
     """
 
     def describe():

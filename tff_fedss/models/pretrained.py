@@ -28,7 +28,7 @@ _IMAGENET = {
     "mobilenet_v3_small": "small_224_1.0_float",
     "mobilenet_v3_large": "large_224_1.0_float",
 }
-# Number of layers that do not fit in a message.
+# A message names at most this many of the layers that do not fit.
 _MAX_NAMED = 3
 # MoCo's two dense layers after the encoder, each with a kernel and a bias.
 _NUM_HEAD_ARRAYS = 4

@@ -37,8 +37,8 @@ class Member:
         handle: Ray's handle.
         cpus: Number of the machine's CPUs that the actor has.
         pid: Process id of the actor's process there.
-        since: The time of the ping, or of its start.
-        answers: Whether no actor was lost since it answered.
+        since: The time of the last ping or, before the first one, of the start.
+        answers: Whether the actor has answered since the last loss of another actor.
     """
 
     handle: Any

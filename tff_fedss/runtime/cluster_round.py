@@ -135,8 +135,8 @@ class Round:
         self._parts = [_Part(*part) for part in enumerate(parts.parts_of(num_clients))]
         self._waiting = collections.deque(self._parts)
         self._running: dict[Any, _Task] = {}
-        # Without a reference to this: in a cycle, its objects in Ray's store would be
-        # freed only by Python's next full collection.
+        # The function must not refer to `self`: in a reference cycle, the objects in
+        # Ray's store would be freed only by Python's next full collection.
         self._sum = parts.Sum(
             len(self._parts), functools.partial(_invoke, here, self._cut.merge)
         )

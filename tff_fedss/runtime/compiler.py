@@ -54,8 +54,8 @@ def without_secure_sums(
 ) -> tff.framework.ConcreteComputation:
     """Replaces secure sums by sums: the same result, without the protocol.
 
-    TFF's own tests also do so. A computation that has the word nowhere is returned
-    itself: to look for it among building blocks takes a second for a MobileNetV3.
+    TFF's own tests also do so. A computation without the word "secure" is returned as
+    it is: a search of its building blocks takes a second for a MobileNetV3.
     """
     proto = tff.framework.ConcreteComputation.get_proto(comp)
     if b"secure" not in proto.SerializeToString():

@@ -102,8 +102,8 @@ class _Invocation:
         self.num_clients = num_clients
         # (id of a tensor at the server, device) -> the tensor and its copy there.
         self.copies: dict[tuple[int, str], tuple[tf.Tensor, tf.Tensor]] = {}
-        # Its name. A `_Device` refers to this: in a cycle, the copies would be freed
-        # only by Python's next full collection.
+        # A name, not a `_Device`, which refers to this invocation: in a reference cycle
+        # the copies would be freed only by Python's next full collection.
         self.server = slots[0]
         self._slots = slots
         self._threads = workers

@@ -87,7 +87,7 @@ class _Worker:
         self._log = tempfile.TemporaryFile()
         port = portpicker.pick_unused_port()
         # `setpriv` asks the kernel to kill the worker when the thread that starts it
-        # ends, in any way (so this thread stays): SIGKILL prevents all else.
+        # ends (so this thread must stay): after SIGKILL no code of ours can run.
         self._process = subprocess.Popen(
             [
                 *("setpriv", "--pdeathsig", "KILL", str(_WORKER_BINARY)),

@@ -38,8 +38,8 @@ class Kind(enum.Enum):
     NAMED_ONCE = enum.auto()
     # State in its kernel, such as the position in a random stream.
     KERNEL = enum.auto()
-    # Unknown state; or state that cannot be cleared; or threads that outlive it, which
-    # ends the process, such as those of readers and of multi-device iterators.
+    # Unknown state; state that cannot be cleared; or threads (of readers, multi-device
+    # iterators) that outlive their resource and then end the process.
     REFUSED = enum.auto()
 
 
@@ -71,7 +71,7 @@ _KINDS = {
 }
 _BY_NAME = {op: kind for kind, ops in _KINDS.items() for op in ops.split()}
 
-# The operation that looks up the resource of another one, without its inputs.
+# For an operation with inputs, one without inputs that finds the same resource.
 _FINDS = {"MutableDenseHashTableV2": "HashTableV2"}
 
 

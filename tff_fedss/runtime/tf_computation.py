@@ -184,8 +184,8 @@ class TFComputation:
 
     def _borrow(self, device: str) -> tuple["_CallState", "_Lease"]:
         """Returns a state that no other call uses, and its lease."""
-        # Taking and returning are atomic without a lock, for which the garbage
-        # collector, which may return a state at any time, could not wait.
+        # No lock: `pop` and `append` are atomic, and the garbage collector, which may
+        # return a state at any time, could deadlock on a lock.
         pool = self._pools.setdefault(device, [])
         try:
             state = pool.pop()
@@ -217,7 +217,7 @@ class _CallState:
         self._copy = copy
         self._variables = variables
         self._handles = [variable.handle for variable in variables]
-        self._device = ""  # The resources to be destroyed.
+        self._device = ""  # The device of the resources to be destroyed; "": none.
 
     def call(self, inputs: Sequence[tf.Tensor]) -> Sequence[tf.Tensor]:
         """Initializes the graph and runs it, on the current device."""

@@ -116,7 +116,7 @@ class ThresholdPace:
     diversity_growth: float
 
     def __post_init__(self):
-        # Else it might never select an example.
+        # Otherwise lambda might never grow enough to select an example.
         if not self.easiness > 0:
             raise ValueError(f"easiness={self.easiness} must be above 0.")
         if not self.easiness_growth > 1:

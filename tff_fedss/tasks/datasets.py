@@ -159,9 +159,9 @@ class DatasetSpec:
         on_validation: bool = False,
         **keywords: Any,
     ) -> FederatedDataset:
-        """Loads the data set for a task of `KINDS`; other arguments are of `keywords`.
+        """Loads the data set for a task of `KINDS`, with arguments of `keywords`.
 
-        `splits.hold_out_clients` has those of validation. Raises
+        `splits.hold_out_clients` describes validation_share and on_validation. Raises
         InvalidInputError if the data are missing or damaged.
         """
         if "retrieval" in self.keywords:

@@ -321,7 +321,7 @@ class Retrieval(FederatedTask):
         cosine = metrics.MeanCosine()
         cosine.add(features)
         scores = metrics.retrieval_scores(features, labels, _R)
-        # Always the same; of these labels, since a test may be shuffled.
+        # By a fixed seed. Not of `_test_labels`, since the order of a test may vary.
         pairs = metrics.draw_pairs(labels, _NUM_PAIRS, _PAIRS_SEED)
         cosines = metrics.pair_cosines(features, pairs)
         return dict(

@@ -101,10 +101,10 @@ class EmbeddingProcess:
             return self._shared.state[MagnetEmbedding.CLUSTERS].array.copy()
 
     def advance(self, num_steps: int) -> float:
-        """Returns the mean loss of updates since the last call; the first starts them.
+        """Returns the mean loss of updates since the last call; NaN if there are none.
 
-        The student's steps are ignored. Raises RunStoppedError if the process
-        has ended.
+        Starts the process if it has not started; `num_steps` is ignored. Raises
+        RunStoppedError if the process has ended.
         """
         self._ensure_clusters()
         with self._locked():
@@ -152,8 +152,8 @@ class EmbeddingProcess:
                 name="embedding",
             )
             self._process.start()
-            # Before that of multiprocessing, which waits for a process that ends by
-            # SIGTERM.
+            # Runs before multiprocessing's handler, which would wait for ever: it sends
+            # SIGTERM, which the embedding's process ignores.
             atexit.register(self.close)
         has_clusters = self._shared.has_clusters
         while not has_clusters.wait(_POLL_SECONDS) and self._process.is_alive():

@@ -162,10 +162,10 @@ class FederatedRun(Run):
 
         Returns:
             The metrics of the process as Python numbers, without `loss` and `accuracy`
-            if no client's update was accepted; and `bytes_down` and `bytes_up`, a
-            client's mean traffic for the whole model. Without clients, which a Poisson
-            cohort may be, no mean of a client. With an accountant also `epsilon`, of
-            all rounds so far.
+            if no client's update was accepted; `bytes_down` and `bytes_up`, a client's
+            mean traffic for the whole model; and with an accountant `epsilon` of all
+            rounds so far, if it is finite. A round without clients (a Poisson cohort
+            may be empty) has no means over clients.
         """
         start = time.monotonic()
         clients = self.clients(round_num)

@@ -11,8 +11,8 @@ from tff_fedss.training.embedding_process import EmbeddingProcess
 from tff_fedss.training.run import Metrics
 from tff_fedss.training.step_run import StepRun
 
-# In this process, with an update for each of the student's, repeatable and resumable to
-# the bit; or beside it.
+# In this process, with one update for each of the student's, repeatable and resumable
+# to the bit; or in a separate process.
 Embedding = MagnetEmbedding | EmbeddingProcess
 
 

@@ -131,8 +131,8 @@ def train(
                     do_round(run)
                     stopping.stop_if_asked()
         finally:
-            # A round whose metrics are lost is not saved, so that it is repeated. A run
-            # that cannot be saved does not keep the others from it.
+            # A round whose metrics are lost is not saved, so that it is repeated. If
+            # one run cannot be saved, the others still are.
             with contextlib.ExitStack() as stack:
                 for run in reversed(runs):
                     stack.callback(save, run)

@@ -73,7 +73,7 @@ def test_what_is_done_is_not_run_again(run, finished):
 @pytest.mark.parametrize("name", [sources.ARCHIVE, "table1_mini"])
 def test_a_folder_of_published_runs_is_only_reported(tmp_path, name, is_list):
     (tmp_path / name).touch()
-    with refused(f"holds {name}, of which the page would be: give --report"):
+    with refused(f"holds {name}, whose runs the page would show: give --report"):
         jobs_of("1", tmp_path, [0], list=is_list)
     assert jobs_of("1", tmp_path, [0], list=is_list, report=True)
 

@@ -151,11 +151,11 @@ def of_images(
 
     Args:
         image_size: Height and width to which images are resized, in pixels.
-        test: The images that are held out. "given": the data's own test (or val). A
-            share of the "images" of each identity, of the "clients" or of the "classes"
-            (identities with two images or more, which are then unseen; only names and
-            numbers of images decide which). By default given if there is one, else
-            classes.
+        test: The images that are held out. "given": the data's own test (or val).
+            "images": a share of each identity's. "clients": those of a share of the
+            clients. "classes": those of a share of the identities (with two images or
+            more), which are then unseen; only names and numbers of images decide which.
+            By default "given" if there is one, else "classes".
         test_share: The share to hold out; at least two identities.
 
     Returns:
@@ -190,7 +190,7 @@ def of_images(
             f"{images.label}: {len(tests):,} test images of {len(sizes):,} "
             f"identities do not make pairs of both kinds: use {cure}."
         )
-    if (test_labels < 0).any():  # Then all identities are: see `hold_out`.
+    if (test_labels < 0).any():  # Then all test identities are unseen.
         others, _ = splits.numbered(images.labels, tests)
         test_labels = len(names) + others[tests]
     return _IndexedIdentities(

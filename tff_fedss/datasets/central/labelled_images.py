@@ -292,8 +292,8 @@ def from_index(
 ) -> LabelledImages:
     """Decodes all images of an index, in its order, to 1 or 3 channels.
 
-    `splits.hold_out` has the tests, without "classes"; None: the data's own, or images.
-    The classes are those of the training images, in their order there.
+    `test` is as in `splits.hold_out`, but not "classes". The classes are those of the
+    training images, in the order of `images.class_names`.
     """
     chosen = splits.hold_out(
         images,

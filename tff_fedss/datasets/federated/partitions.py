@@ -71,10 +71,10 @@ def generator(seed: int, stream: int) -> np.random.Generator:
 def natural(
     clients: np.ndarray, client_names: list[str], rng: np.random.Generator
 ) -> Partition:
-    """Assigns every image to its owner, int[N]: the clients with images, by name.
+    """Makes a partition of the data's own clients, without those that have no image.
 
-    `client_names` has the names of the owners' numbers; a client's images are in
-    random order.
+    `clients` are the owners of the images, int[N], positions in `client_names`; a
+    client's images are in random order.
     """
     order = random_order_by(clients, rng)
     present, sizes = np.unique(clients, return_counts=True)
