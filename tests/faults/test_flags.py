@@ -52,7 +52,6 @@ _OUT_OF_RANGE = {
     "pace_start": 0,
     "sample_rate": 0,
     "temperature": 0,
-    "test_share": 1,
     "validation_share": 1,
 }
 

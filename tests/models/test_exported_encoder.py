@@ -14,6 +14,7 @@ from tff_fedss import models
 from tff_fedss.datasets.federated.preprocessing import Preprocessing
 from tff_fedss.errors import InvalidInputError
 from tff_fedss.models import ImageInput
+from tff_fedss.models.exported_encoder import read_metadata
 
 IMAGE_INPUT = models.ImageInput(28, 1, resizing="box", inverted=True)
 SIZES = ((28, 28), (40, 50), (28, 28), (105, 105))
@@ -255,6 +256,16 @@ def test_nothing_else_is_overwritten(name, kind, message, phi, tmp_path):
 
 
 # --- What comes before phi --------------------------------------------------------
+
+
+def test_a_folder_is_replaced_by_another_export(phi, tmp_path, monkeypatch):
+    own = models.FORMATS["saved_model"]._replace(write=lambda *args: args[-1].mkdir())
+    monkeypatch.setitem(models.FORMATS, "saved_model", own)
+    for number in (1, 2):
+        facts = {"number": number}
+        models.save_encoder(phi, IMAGE_INPUT, tmp_path / "e", "saved_model", facts)
+    assert read_metadata(tmp_path / "e")["number"] == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["e"]
 
 
 @pytest.mark.parametrize(

@@ -61,8 +61,9 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
 
 def test_dropout_resumes_from_saved_weights():
     ones = tf.ones([20, 20])
-    layer, resumed = (models.CountedDropout(0.5, seed=1) for _ in range(2))
+    layer, resumed, other = (models.CountedDropout(0.5, seed) for seed in (1, 1, 2))
     first = layer(ones, training=True).numpy()
+    assert (first != other(ones, training=True).numpy()).any()
     resumed(ones)
     resumed.set_weights(layer.get_weights())
     second = layer(ones, training=True).numpy()

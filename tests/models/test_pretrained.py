@@ -37,10 +37,8 @@ def weights_file(source, tmp_path_factory):
 
 
 @functools.cache
-def _shared(embedding_dim, channels):
-    return models.mobilenet_v3(
-        (*SHAPE[:2], channels), embedding_dim, size="small", alpha=ALPHA
-    )
+def _shared(embedding_dim):
+    return models.mobilenet_v3(SHAPE, embedding_dim, size="small", alpha=ALPHA)
 
 
 @pytest.fixture
@@ -51,8 +49,8 @@ def build():
     inputs = tf.keras.Input((1,))
     tf.keras.Model(inputs, inputs)
 
-    def build(embedding_dim=8, channels=3):
-        model = _shared(embedding_dim, channels)
+    def build(embedding_dim=8):
+        model = _shared(embedding_dim)
         used.append((model, model.get_weights()))
         return model
 
@@ -167,15 +165,12 @@ def test_without_a_network_the_message_says_where_the_weights_belong(
         models.fetch_imagenet("small_cnn")
 
 
-SMALL = (8, 8, 1)
+def small_cnn(embedding_dim=4, seed=0):
+    return models.small_cnn((8, 8, 1), embedding_dim, seed=seed)
 
 
-def small_cnn(embedding_dim=4, shape=SMALL, seed=0):
-    return models.small_cnn(shape, embedding_dim, seed=seed)
-
-
-def values_for(model, seed=0):
-    rng = np.random.default_rng(seed)
+def values_for(model):
+    rng = np.random.default_rng(0)
     return [rng.normal(size=v.shape).astype(np.float32) for v in model.weights]
 
 
@@ -192,6 +187,14 @@ def test_takes_the_phi_of_a_run(tmp_path):
     assert len(report.loaded) == 9 and not report.not_loaded
     assert report.unused == ("W",)
     assert report.num_loaded == model.count_params()
+
+
+def test_phi_of_a_run_has_no_moving_statistics(tmp_path):
+    vectors = tf.keras.Input((4,))
+    model = tf.keras.Model(vectors, tf.keras.layers.BatchNormalization()(vectors))
+    write_phi(tmp_path / "x.npz", [np.ones(4, np.float32)] * 2)
+    with refused("holds no weights such as .*moving_mean"):
+        models.load_pretrained(model, tmp_path / "x.npz")
 
 
 def test_takes_the_query_encoder_of_moco(tmp_path):
@@ -243,10 +246,7 @@ def test_less_than_nine_tenths_is_refused_unless_asked_for(tmp_path):
     ],
 )
 def test_imagenet_files_pass_with_their_top(name, top, share, tmp_path):
-    application = {
-        "small": tf.keras.applications.MobileNetV3Small,
-        "large": tf.keras.applications.MobileNetV3Large,
-    }[name]
+    application = getattr(tf.keras.applications, f"MobileNetV3{name.title()}")
     application((32, 32, 3), weights=None, include_top=top).save_weights(
         tmp_path / "imagenet.h5"
     )

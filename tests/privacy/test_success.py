@@ -2,11 +2,8 @@ import numpy as np
 import pytest
 import sklearn.metrics
 
+from tests.arrays import rng
 from tff_fedss.privacy import success
-
-
-def rng(seed):
-    return np.random.default_rng(seed)
 
 
 @pytest.mark.parametrize("num_values", [2, 5, 1000])
@@ -82,6 +79,7 @@ def test_two_groups_are_the_best_of_all_splits():
 
 def test_equal_scores_are_one_group():
     assert not success.two_groups(np.ones(5)).any()
+    assert not success.two_groups(np.array([-np.inf, 0, 1])).any()
     for few in (0, 1):
         assert success.two_groups(np.ones(few)).tolist() == [False] * few
     assert list(success.two_groups(np.array([0.0, 1, 1]))) == [False, True, True]

@@ -41,7 +41,10 @@ def test_positives_are_distinguished_from_negatives(num_positives, num_negatives
         rows, w, features, truth = client(seed, num_positives, num_negatives)
         # The server's own images: other classes, the same mean.
         public = np.random.default_rng(99).normal(size=(200, D)) + 1
-        one = update.against_push(rows, w, unit(public).mean(0))
+        mean = unit(public).mean(0)
+        one = update.against_push(rows, w, mean)
+        linear = update.push(rows, w, mean)
+        np.testing.assert_allclose(linear, one * update.lengths(rows), atol=1e-12)
         two = update.against_bundle(rows, num_negatives, one)
         push.append(success.auc(one, truth))
         bundle.append(success.auc(update.together(one, two), truth))

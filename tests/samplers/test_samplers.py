@@ -74,6 +74,11 @@ def test_two_classes_leave_no_choice(name):
     np.testing.assert_allclose(log_q, 0.0, atol=1e-6)
 
 
+def test_queries_of_a_run_that_has_diverged_draw_nan():
+    ids, log_q = built("exp").draw(np.nan * QUERY, [0], 3, rng())
+    assert np.isnan(log_q).all() and (ids < N).all()
+
+
 def test_bad_arguments_are_refused():
     with pytest.raises(ValueError, match="at least 2, found 1"):
         samplers.FixedSampler([1.0])

@@ -119,6 +119,10 @@ def test_an_epoch_has_every_image_once_and_the_next_another_order(data):
             sums, np.sort(data.train_images.sum((1, 2, 3), dtype=np.float32))
         )
     assert not np.array_equal(*epochs)
+    originals = {image.tobytes() for image in data.train_images}
+    shown = np.concatenate(epochs).astype(np.uint8)
+    # About half of 64 are mirrored.
+    assert 16 < sum(image.tobytes() in originals for image in shown) < 48
     later = list(itertools.islice(task.batches(5), 3))
     assert_same(itertools.chain(*later), itertools.chain(*batches[5:]))
 

@@ -221,6 +221,9 @@ class CountingRun(Run):
         assert weights is None
         return {"top1": self.round_num / 10}
 
+    def train_top1(self, weights):
+        return 0.9
+
     def _train_round(self, round_num):
         self._count = round_num
         if round_num == self._stop_in:

@@ -14,7 +14,7 @@ from tests.datasets.images.own_images import contents
 from tests.refusals import message_of, refused
 from tff_fedss import training
 from tff_fedss.errors import RunStoppedError
-from tff_fedss.training import ResultsFolder, run_files
+from tff_fedss.training import ResultsFolder, provenance, run_files
 
 FLAGS = {"rounds": "3", "dataset": "glyphs"}
 COLUMNS = ("loss", "num_examples", "top1")
@@ -24,10 +24,10 @@ def row(method, round_num, **metrics):
     return {"method": method, "round": round_num, **metrics}
 
 
-def started(path, rounds_done=(), data=None):
+def started(path, rounds_done=()):
     """A folder that records."""
     folder = ResultsFolder(path, FLAGS, COLUMNS)
-    folder.open(data)
+    folder.open()
     folder.start(dict(rounds_done))
     return folder
 
@@ -219,12 +219,13 @@ def test_other_data_are_refused_with_the_difference(tmp_path):
     ResultsFolder(tmp_path, FLAGS).open(data)
 
 
-def test_a_resumed_run_keeps_how_it_began(tmp_path):
+def test_a_resumed_run_keeps_how_it_began(tmp_path, monkeypatch):
+    monkeypatch.setattr(provenance, "_now", iter("123").__next__)
     for _ in range(3):
         started(tmp_path).close()
     described = json.loads((tmp_path / "run.json").read_text())
-    assert len(described["continued"]) == 2
-    assert described["started"] <= described["continued"][0]["started"]
+    assert described["started"] == "1"
+    assert [again["started"] for again in described["continued"]] == ["2", "3"]
 
 
 def saved_rows(tmp_path, text):
@@ -279,7 +280,7 @@ def test_a_flag_that_no_flagfile_can_hold_is_refused(tmp_path, value):
     assert not (tmp_path / "run").exists()
 
 
-def test_a_row_that_cannot_be_written_is_not_there_by_half(tmp_path, monkeypatch):
+def test_a_row_that_cannot_be_written_is_not_there_by_half(tmp_path):
     folder = started(tmp_path)
     folder.release(row("fedss", 0), row("fedss", 0))
     before = (tmp_path / "speed.csv").read_bytes()

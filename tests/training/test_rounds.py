@@ -27,9 +27,7 @@ def test_client_seeds_depend_on_seed_round_and_client():
     ]
     seeds = [tuple(draws.client_seed(*key)) for key in keys]
     assert len(set(seeds)) == len(keys)
-    assert seeds == [tuple(draws.client_seed(*key)) for key in keys]
     assert draws.client_seed(0, 1, "a").dtype == np.int32
-    assert draws.client_seed(0, 1, "a").shape == (2,)
     assert draws.client_seed(0, 1, os.fsdecode(b"M\xfcller")).shape == (2,)
 
 
@@ -42,16 +40,9 @@ def test_draws_are_pinned():
     permanent = [draws.permanent_seed(*key)[0] for key in keys]
     assert permanent == [-2043132215, 1945071196, 760541071]
     assert draws.cohort(0, 1, IDS, 3) == ["client_15", "client_7", "client_18"]
+    assert draws.cohort(1, 1, IDS, 3) == ["client_5", "client_4", "client_20"]
     independent = [draws.poisson_cohort(seed, 1, IDS, 3) for seed in range(2)]
     assert independent == [["client_27"], ["client_5", "client_18"]]
-
-
-def test_cohorts_are_distinct_clients_and_depend_on_seed_and_round():
-    cohort = draws.cohort(0, 1, IDS, 10)
-    assert len(set(cohort)) == 10 and set(cohort) <= set(IDS)
-    assert cohort == draws.cohort(0, 1, IDS, 10)
-    assert cohort != draws.cohort(0, 2, IDS, 10)
-    assert cohort != draws.cohort(1, 1, IDS, 10)
 
 
 def test_all_clients_are_equally_likely():
@@ -72,7 +63,6 @@ def test_a_cohort_that_cannot_be_had_is_refused(draw, size):
 
 
 def test_poisson_cohorts_are_independent_coins():
-    assert draws.poisson_cohort(0, 1, IDS, 10) == draws.poisson_cohort(0, 1, IDS, 10)
     cohorts = [set(draws.poisson_cohort(0, r, IDS, 10)) for r in range(1000)]
     expected, deviation = 1000 / 3, np.sqrt(1000 * 2 / 9)
     for client_id in IDS:

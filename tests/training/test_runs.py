@@ -205,17 +205,14 @@ def test_a_centralized_run_may_have_an_update_for_each_round(task):
 
 
 def test_the_rows_of_w_begin_as_long_as_asked(task, process):
-    build = functools.partial(
-        algorithms.build_fedss,
+    short = algorithms.build_fedss(
         task.feature_extractor_fn,
         task.dataset.num_classes,
         algorithms.ClassSets(task.dataset.max_positives, num_negatives=5),
+        initial_norm=0.1,
     )
-    short, usual = (
-        build(**options).initialize().classifier
-        for options in ({"initial_norm": 0.1}, {})
-    )
-    np.testing.assert_allclose(short * 3, usual, rtol=1e-6)
+    w, usual = (built.initialize().classifier for built in (short, process))
+    np.testing.assert_allclose(w * 3, usual, rtol=1e-6)
     run = centralized(task, initial_norm=0.1)
     ratio = run.weights.trainable[-1] / centralized(task).weights.trainable[-1]
     np.testing.assert_allclose(ratio, 1 / 3, rtol=1e-6)
@@ -249,7 +246,8 @@ def test_the_loop_interleaves_evaluates_and_releases():
         rows.append(metrics)
         speeds.append(speed)
 
-    training.train([CountingRun("a"), CountingRun("b")], 3, 2, release)
+    runs = [CountingRun("a"), CountingRun("b")]
+    training.train(runs, 3, 2, release, measures_train=True)
     assert [row["method"] for row in rows] == [speed["method"] for speed in speeds]
     assert all("images_per_second" in speed for speed in speeds[2:])
     assert [(row["method"], row["round"]) for row in rows] == [
@@ -260,6 +258,8 @@ def test_the_loop_interleaves_evaluates_and_releases():
     assert top1 == [0.0, None, 0.2, 0.3]
     loss = [row.get("loss") for row in rows if row["method"] == "b"]
     assert loss == [None, 1.0, 2.0, 3.0]
+    train_top1 = [row.get("train_top1") for row in rows if row["method"] == "a"]
+    assert train_top1 == [None, None, None, 0.9]
 
 
 def test_an_evaluation_that_fails_costs_its_own_round_only(task, process, tmp_path):
