@@ -105,8 +105,8 @@ install() {
   check_machine
   made_of=$(key) # Now: a file that changes meanwhile is for the next set-up.
   say "Setting up .venv: 1-5 minutes, 0.9 GB to fetch, 3 GB on disk (once)"
-  rm -rf "$venv/.done" "$venv"/* # Not .made-by-run.sh and .gpu: it may be killed here.
-  mkdir -p "$venv"
+  rm -rf "$venv/.done" "${venv:?}"/* # Not .made-by-run.sh and .gpu: it may be killed here.
+  mkdir -p "$(readlink -m "$venv")"
   touch "$venv/.made-by-run.sh"
   "$python" -I -m venv "$venv"
   pip install --quiet --no-input --no-user --no-deps --require-hashes -r "$root/build.lock" ||
@@ -176,7 +176,7 @@ setup() {
   if (($#)); then
     check_machine
     lock
-    mkdir -p "$venv"
+    mkdir -p "$(readlink -m "$venv")"
     touch "$venv/.made-by-run.sh" "$venv/.gpu"
     unlock
   fi

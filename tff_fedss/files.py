@@ -326,7 +326,7 @@ class AppendedFile:
                 raise
 
     def sync(self) -> None:
-        """Flushes what was appended to the disk; RunStoppedError if it cannot."""
+        """Brings what was appended to the disk; RunStoppedError if it cannot."""
         with writing(self._path):
             os.fdatasync(self._file.fileno())
 

@@ -117,7 +117,7 @@ def render(
 def _confused(queries: Sequence[Query], class_of: Callable[[int], str]) -> str:
     """Lists the pairs of classes that are confused most often.
 
-    Only the first `most_right` neighbours count: no query can have more right ones.
+    Only a query's first `most_right` neighbours count: no more of them can be right.
     """
     counts = collections.Counter(
         (class_of(query.row), class_of(found.row))

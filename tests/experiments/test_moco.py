@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from experiments.common import run_encoder
+from experiments.common import cells, run_encoder
 from tests.datasets.images import own_images
 from tests.experiments import central_runs
 from tests.experiments.central_runs import rows_of
@@ -28,6 +28,17 @@ def pretrained(run, folders, tmp_path_factory):
     output, _ = run(*flags, f"--results_dir={folder}").ok()
     assert "26 training and 10 test images" in output
     return flags, folder
+
+
+@pytest.mark.parametrize(
+    "number, compared",
+    [("1", "a_gamma0"), ("2", "b_gamma0"), ("3", "b_gamma0"), ("4", "b_gamma0")],
+)
+def test_a_table_compares_its_cells_with_gamma_0(number, compared):
+    table = cells.tables_of("moco")[number, "mini"]
+    assert next(iter(table.cells)) == "a_gamma0"
+    assert {second for _, second in table.pairs} == {table.cells[compared].title}
+    assert len(table.pairs) == len(table.cells) - 1
 
 
 def test_a_run_leaves_a_folder_that_explains_it(run, pretrained):

@@ -255,9 +255,6 @@ def test_nothing_else_is_overwritten(name, kind, message, phi, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["folder"]
 
 
-# --- What comes before phi --------------------------------------------------------
-
-
 def test_a_folder_is_replaced_by_another_export(phi, tmp_path, monkeypatch):
     own = models.FORMATS["saved_model"]._replace(write=lambda *args: args[-1].mkdir())
     monkeypatch.setitem(models.FORMATS, "saved_model", own)
@@ -266,6 +263,9 @@ def test_a_folder_is_replaced_by_another_export(phi, tmp_path, monkeypatch):
         models.save_encoder(phi, IMAGE_INPUT, tmp_path / "e", "saved_model", facts)
     assert read_metadata(tmp_path / "e")["number"] == 2
     assert [path.name for path in tmp_path.iterdir()] == ["e"]
+
+
+# --- What comes before phi --------------------------------------------------------
 
 
 @pytest.mark.parametrize(

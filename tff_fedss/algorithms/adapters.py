@@ -169,8 +169,8 @@ class UnionRowsFactory(tff.aggregators.WeightedAggregationFactory):
         @tff.tensorflow.computation(value_type, pad.type_signature.result)
         def align(value, union):
             w = _w_of(value)
-            place = tf.searchsorted(union, w.keys)
-            rows = tf.scatter_nd(place[:, tf.newaxis], w.rows, [size, embedding_dim])
+            place = models.row_indices(tf.searchsorted(union, w.keys))
+            rows = tf.scatter_nd(place, w.rows, [size, embedding_dim])
             return _with_w(value, rows)
 
         process = aggregation.weighted(self.inner).create(

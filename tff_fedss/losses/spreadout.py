@@ -146,8 +146,9 @@ def _nearest_pairs(
         losses, slopes = _hinge(tf.norm(difference, axis=2), margin)
         loss += tf.reduce_sum(losses)
         push = slopes[..., tf.newaxis] * difference
-        gradient = tf.tensor_scatter_nd_add(
-            gradient, ids[:, tf.newaxis], tf.reduce_sum(push, 1)
-        )
-        gradient = tf.tensor_scatter_nd_sub(gradient, neighbors[..., tf.newaxis], push)
+        # int64: see `models.row_indices`.
+        rows = tf.cast(ids, tf.int64)[:, tf.newaxis]
+        gradient = tf.tensor_scatter_nd_add(gradient, rows, tf.reduce_sum(push, 1))
+        rows = tf.cast(neighbors, tf.int64)[..., tf.newaxis]
+        gradient = tf.tensor_scatter_nd_sub(gradient, rows, push)
     return loss, gradient

@@ -63,7 +63,7 @@ def test_the_intersection_is_as_precise_as_the_closed_form_says(run_here, tmp_pa
 @pytest.mark.parametrize(
     "flags, message",
     [
-        (["--participations=1,0"], "--participations=1,0: expected a whole number of"),
+        (["--participations=1,0"], "1,0: expected a whole number of at least 1"),
         (
             ["--attack=update,phi", "--aggregation=secure"],
             "nothing is left to attack. update: --aggregation=secure shows sums.",

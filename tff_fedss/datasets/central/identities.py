@@ -160,7 +160,7 @@ def of_images(
 
     Returns:
         The data: uint8[image_size, image_size, 3]. Training identities are 0..n-1,
-        unseen test identities are numbered from n on, both in their order there.
+        unseen test identities from n on, both in the order of `images.class_names`.
     """
     rng = np.random.Generator(np.random.Philox(_HELD_OUT))
     if test is None:

@@ -47,7 +47,7 @@ class Layout:
         class_names: A label is a position here. Sorted, but those of TFDS have its
             order. None without classes.
         labels: int32[N]; None without classes.
-        client_names: Sorted; None without clients.
+        client_names: Sorted, but those of TFDS by value. None without clients.
         clients: int32[N], positions in `client_names`; None without clients.
         splits: int8[N] of `TRAIN`, `TEST` and `VALIDATION`; None if not given.
         note: Omissions and decisions, for the summary; may be empty.

@@ -36,7 +36,8 @@ class ResizedImages:
         self._record_bytes = _CHECKSUM_BYTES + int(np.prod(self._shape))
         folder = sources.cache_folder()
         names, states = images.identity()
-        kind = f"resized to {preprocessing.resize_size}"
+        # The second number is raised when `formats.normalized` gives other pixels.
+        kind = f"resized to {preprocessing.resize_size}, 2"
         self._path = folder / f"{sources.digest([kind, *names], states)}.pixels"
         with contextlib.suppress(OSError, InvalidInputError, RunStoppedError):
             files.make_folder(folder)
