@@ -105,8 +105,9 @@ install() {
   check_machine
   made_of=$(key) # Now: a file that changes meanwhile is for the next set-up.
   say "Setting up .venv: 1-5 minutes, 0.9 GB to fetch, 3 GB on disk (once)"
+  [[ ! -L $venv ]] || rm "$venv" # Python makes no environment in a link.
   rm -rf "$venv/.done" "${venv:?}"/* # Not .made-by-run.sh and .gpu: it may be killed here.
-  mkdir -p "$(readlink -m "$venv")"
+  mkdir -p "$venv"
   touch "$venv/.made-by-run.sh"
   "$python" -I -m venv "$venv"
   pip install --quiet --no-input --no-user --no-deps --require-hashes -r "$root/build.lock" ||
@@ -176,7 +177,7 @@ setup() {
   if (($#)); then
     check_machine
     lock
-    mkdir -p "$(readlink -m "$venv")"
+    mkdir -p "$venv"
     touch "$venv/.made-by-run.sh" "$venv/.gpu"
     unlock
   fi
