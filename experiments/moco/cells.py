@@ -10,9 +10,9 @@ B, C and D start from A with gamma = 0 and the same seed, so their tables run th
 first; they see A's views again, in the same order. C and D are compared with B at gamma
 = 0, so their tables also run that cell. All four tables share their runs.
 
-Minutes on one core at --scale=mini: 9 a run. What to expect: docs/results/moco; a
-random encoder 43.9 %, A 48.6 to 49.5 %, D 50.3 to 50.8 %. --scale=paper has not been
-run: days on 8 GPUs.
+Minutes on one core at --scale=mini: 9 to 14 a run. What to expect: docs/results/moco; a
+random encoder 43 %, A 48 %, B and D 50 %. --scale=paper has not been run: days on 8
+GPUs.
 
 `oracle` and `gammas` have 512 keys at T = 0.1, where the loss may fall to 0.02 and
 gamma can distinguish examples. `oracle` tests whether filtering by labels helps;
